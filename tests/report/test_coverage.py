@@ -52,7 +52,8 @@ def test_values_are_the_stored_counts(coverage):
     assert outside[0].tolist() == [[0, 0, 1], [0, 1, 1]]
     assert outside[1, 0, 0] == 1
     assert coverage.clean["threshold"][0].tolist() == [[60, 56, 65], [40, 36, 60]]  # means over two seeds
-    assert coverage.shifted["threshold"][0].tolist() == [[240, 160, 370], [160, 89, 240]]
+    assert coverage.shifted["threshold"][0].sum(0).tolist() == [[240, 160, 370], [160, 89, 240]]
+    assert coverage.shifted["threshold"][0, 2].tolist() == [[120, 60, 190], [80, 30, 120]]  # fog 5
 
 
 def test_tables_and_warnings(coverage, results):
@@ -123,6 +124,53 @@ def test_two_studies_side_by_side(results):
             np.testing.assert_array_equal(both.coverage.values[which][half], values)
         np.testing.assert_array_equal(both.coverage.clean["aps"][half], results.coverage.clean["aps"])
     assert side_by_side(results, _without(results), ("before", "after")).coverage is None
+
+
+def test_means_under_shift_are_over_sets_that_all_methods_have(results):
+    """B has only the mild fog so far, where it covers less than A; its plain mean would be higher than A's."""
+    cells = [
+        *CELLS[:-1],
+        stored("B", 0, "clean", 0, (59, 40), (60, 60)),
+        stored("B", 0, "fog", 1, (40, 30), (80, 50)),
+    ]
+    found = read_coverage(cells, {"A": 0, "B": 1}, {0: 0, 1: 1}, SETS | {("blur", 5): 3})
+    two = replace(results.methods[0], name="A"), replace(results.methods[1], name="B")
+    small = replace(results, methods=list(two), test_sets=[*SETS, ("blur", 5)], coverage=found)
+    tables = {table.name: table for table in coverage_tables(small)}
+    overview = {
+        (row[0], row[1]): dict(zip(tables["coverage"].head, row, strict=True)) for row in tables["coverage"].rows
+    }
+    for name, mild in (("A", 0.795), ("B", 0.7)):
+        assert overview[name, "aps"]["intensity 1: coverage"].value == pytest.approx(mild)
+        assert math.isnan(overview[name, "aps"]["intensity 5: coverage"].value)
+    classes = tables["coverage-classes-aps"]
+    cat = dict(zip(classes.head, classes.rows[0], strict=True))
+    assert cat["A: shifted coverage"].value == pytest.approx(100 / 120)
+    assert cat["B: shifted coverage"].value == pytest.approx(40 / 60)
+    for table in (tables["coverage"], classes):
+        assert "over the 1 shifted test set that all methods have" in table.caption.replace("seeds and", "over")
+    # what is there is still shown for each shift
+    assert {row[0] for row in tables["coverage-shifts-aps"].rows} == {"clean", "fog 1", "fog 5"}
+
+
+def test_classes_of_two_studies_are_compared_on_common_sets(results):
+    """The second study has no intensity 5: the first must not count it either."""
+    mild = [key for key in results.test_sets if key[1] != 5]
+    chosen = [results.set_index[key] for key in mild]
+    coverage = replace(
+        results.coverage,
+        values={which: values[:, :, chosen] for which, values in results.coverage.values.items()},
+        shifted={kind: sums[:, chosen] for kind, sums in results.coverage.shifted.items()},
+    )
+    metrics = {name: values[:, :, chosen] for name, values in results.values.items()}
+    second = replace(results, test_sets=mild, values=metrics, curves={}, examples={}, coverage=coverage)
+    both = side_by_side(results, second, ("before", "after"))
+    table = next(table for table in coverage_tables(both) if table.name == "coverage-classes-aps")
+    for row in table.rows:
+        cells = dict(zip(table.head, row, strict=True))
+        for name in results.names:
+            before, after = (cells[f"{study}: {name}: shifted coverage"].value for study in ("before", "after"))
+            assert before == after
 
 
 def _without(results):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from avuc.cli import main
 from avuc.core.palette import ROLES
 from avuc.evaluation import compare, evaluate
 from avuc.evaluation.files import read_scores
@@ -242,3 +243,16 @@ def test_json_value_has_no_nan():
         "a": None,
         "b": [None, 1, "x", None, True],
     }
+
+
+def test_a_multilabel_page_counts_rows_and_decisions(tmp_path):
+    """Not each decision as a row: unknown ones (-100) are no decisions."""
+    rng = np.random.default_rng(0)
+    probs = rng.random((60, 3))
+    labels = (rng.random((60, 3)) < probs).astype(int)
+    labels[:5, 0] = -100
+    np.savez(tmp_path / "tags.npz", probs=probs, labels=labels)
+    words = ["evaluate", str(tmp_path / "tags.npz"), "--task", "multilabel", "--replicates", "0"]
+    assert main([*words, "--report", str(tmp_path / "page.html")]) == 0
+    footer = (tmp_path / "page.html").read_text(encoding="utf-8").partition("<footer>")[2]
+    assert footer.startswith("60 rows × 3 labels: 175 known decisions; 15 bins; a decision is certain up to")

@@ -11,6 +11,7 @@ import math
 import re
 import shutil
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from avuc.report.study.exports import file_names, write_figures
 from avuc.report.study.figures import all_figures
 from avuc.report.study.intervals import spread
 from avuc.report.study.paired import over_seeds, over_shifts
+from avuc.report.study.pooled import by_confidence
 from avuc.report.study.results import CLEAN, MethodFacts, Results, read_results, side_by_side
 from avuc.report.study.tables import all_tables, ranking
 from avuc.report.study.verdict import alarms, verdict
@@ -222,6 +224,17 @@ def test_heads_are_escaped_like_cells():
     assert r"\*\*x\*\* \| \<b\>" in lines[4]
 
 
+def test_latex_rows_that_begin_like_an_argument():
+    """After a line's end, LaTeX reads "[1ex]" as a distance and "*" as a part of the command, also in the next line."""
+    table = Table("t", "T", "C", ["", "x"], [[name, Entry(1.0)] for name in ("[1ex] SVI", "* best", "a*[b]")])
+    lines = table.latex().splitlines()
+    assert lines[lines.index(r"\midrule") + 1 :][:3] == [
+        r"{}[1ex] SVI & 1.000 \\",
+        r"{}* best & 1.000 \\",
+        r"a*[b] & 1.000 \\",
+    ]
+
+
 def test_files_of_figures_have_different_names():
     names = [
         "entropy-svhn",
@@ -266,8 +279,53 @@ def test_means_are_over_sets_that_all_methods_have():
     assert [row[0] for row in ranking(results).rows] == ["M0", "M1"]
     assert "the 2 shifted test sets that all methods have" in ranking(results).caption
     assert any(one.startswith("Means under shift are over 2 of 4 shifted test sets") for one in alarms(results))
+    assert any(one.endswith("The others lack results of M1.") for one in alarms(results))
     # what is there is still shown for each shift
     assert results.shifted("nll", common=False)[0, 0].tolist() == [0.1, 0.2, 3.0, 4.0]
+
+
+def test_texts_count_the_sets_that_means_are_over(copy):
+    """The second method lacks results at intensity 5, as after a run with other severities."""
+    results = results_of(copy(*without(f"method = '{SECOND}' AND severity = 5 AND shift != 'fog'")))
+    assert "over 3 kinds of shift at 2 intensities" in verdict(results)[0]
+    tables = {table.name: table for table in all_tables(results)}
+    assert tables["quartiles"].caption.startswith("Over 1 of 3 kinds of shift at intensity 5")
+    assert tables["detection-auroc"].rows[-1][0] == "mean over 1 of 3 kinds of shift"
+    results = results_of(copy(*without(f"method = '{SECOND}' AND severity = 5")))
+    assert "over 3 kinds of shift at 1 intensity" in verdict(results)[0]
+    only_fog = without(f"method = '{SECOND}' AND shift IN ('contrast', 'gaussian_noise')")
+    assert "over 1 kind of shift at 1 intensity" in verdict(results_of(copy(*only_fog)))[0]
+
+
+def test_curves_of_all_shifts_are_over_the_same_sets(copy):
+    """Otherwise the curve of a method that lacks the hard shifts would look better than it is."""
+    results = results_of(copy(*without(f"method = '{SECOND}' AND severity = 5 AND shift != 'fog'")))
+    paints = {name: paint for name, _, paint in all_figures(results)}
+    figure = Figure()
+    paints["accuracy-confidence-intensity-5"](figure)
+    lines = figure.axes[0].get_lines()
+    assert len(lines) == len(results.methods)
+    for method, line in enumerate(lines):
+        np.testing.assert_array_equal(line.get_ydata(), by_confidence(results, method, [("fog", 5)])[1])
+
+
+def test_intervals_of_two_seeds_or_one_shift_vary_with_training():
+    hardly = "hardly how they vary with training"
+    more = np.random.default_rng(0).random((2, 2, 4))
+    assert any(hardly in sentence for sentence in alarms(two(more[:, :1])))
+    for values in (more, more[:, :, :1], more[:, :1, :1]):
+        told = [sentence for sentence in alarms(two(values)) if sentence.startswith("Only ")]
+        assert len(told) == 1
+        assert hardly not in told[0]
+
+
+def test_a_high_auroc_is_not_all_pairs():
+    results = two(np.array([[[1.0, 2.0]], [[1.1, 2.1]]]))
+    auroc = np.full((2, 1, 4), np.nan)
+    auroc[:, 0, 3] = 0.9968, 0.9
+    values = {name: np.concatenate([each, np.full((2, 1, 1), np.nan)], 2) for name, each in results.values.items()}
+    seen = replace(results, test_sets=[*results.test_sets, ("ood:x", 0)], values=values | {"auroc": auroc})
+    assert any("AUROC of 0.997: in 99.7 % of all pairs" in sentence for sentence in verdict(seen))
 
 
 def test_a_seed_that_is_not_finished_does_not_change_the_sets():
@@ -316,6 +374,26 @@ def test_missing_counts_what_the_recipe_asks_for(copy):
     assert any("also has results of Old" in note for note in alarms(results))
 
 
+def test_sets_of_methods_outside_the_recipe_are_left_out_too(copy):
+    """Only a method that the recipe no longer names was evaluated on fog, at intensity 5 and on photographs."""
+    gone = "severity = 5 OR shift IN ('fog', 'ood:photographs')"
+    folder = copy(
+        *without(f"method IN ('{FIRST}', '{SECOND}') AND ({gone})"),
+        "UPDATE meta SET value = substr(value, 1, instr(value, '[[methods]]' || char(10) || 'name = \"</script>') - 1) "
+        "WHERE key = 'recipe'",
+    )
+    results = results_of(folder)
+    assert results.names == [FIRST, SECOND]
+    assert results.test_sets == [CLEAN, ("gaussian_noise", 1), ("contrast", 1)]
+    assert "over 2 kinds of shift at 1 intensity" in verdict(results)[0].lower()
+    told = " ".join(alarms(results))
+    assert "shifted test sets" not in told
+    assert "</script>" in told  # it says whose results are left out
+    quartiles = next(table for table in all_tables(results) if table.name == "quartiles")
+    assert quartiles.title == "Quartiles at intensity 1"
+    assert all(math.isfinite(cell.value) for row in quartiles.rows for cell in row[1:])
+
+
 def test_runs_with_other_versions_are_named(copy):
     folder = copy(
         'UPDATE runs SET versions = \'{"torch": "2.6.0"}\'',
@@ -326,6 +404,59 @@ def test_runs_with_other_versions_are_named(copy):
     told = " ".join(alarms(results_of(folder)))
     assert "different versions of torch (2.11.0, 2.6.0)" in told
     assert "different kinds of device (cpu, cuda)" in told
+
+
+def test_the_time_of_a_killed_run_is_that_of_its_results(copy):
+    assert "computed in 12 s" in results_of(copy()).source
+    folder = copy(
+        "UPDATE runs SET seconds = NULL",
+        "UPDATE cells SET seconds = 2.5",
+        "UPDATE history SET data = '{\"seconds\": 7.0}' WHERE epoch < 3",
+    )
+    with contextlib.closing(sqlite3.connect(folder / "study.sqlite")) as db:
+        cells, epochs = (db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("cells", "history"))
+    assert (cells, epochs) == (54, 24)
+    # the three networks of an epoch took the same time, as those that train together: it counts once
+    assert results_of(folder).source.endswith(f"computed in at least {round((54 * 2.5 + 3 * 7.0) / 60)} min")
+    folder = copy(
+        "INSERT INTO runs SELECT 2, started, finished, 600.0, engine, device, recipe, versions, revision, hardware "
+        "FROM runs"
+    )
+    assert results_of(folder).source.endswith(f"computed in at least {round((54 * 2.5 + 3 * 7.0 + 600) / 60)} min")
+
+
+# two studies
+
+
+def test_two_studies_of_other_data_are_not_compared_without_a_word(copy, study_folder):
+    before = results_of(study_folder)
+    told = "The two studies differ in "
+
+    def said(*statements: str) -> str:
+        both = side_by_side(before, results_of(copy(*statements)), ("before", "after"))
+        return next((sentence for sentence in alarms(both) if sentence.startswith(told)), "")
+
+    assert said() == ""  # the same study, without digests
+    assert said("INSERT INTO data VALUES('clean', 'ab')") == ""  # only one of them has a digest
+    assert said("UPDATE meta SET value = replace(value, 'mnist5k', 'cifar10') WHERE key = 'recipe'").startswith(
+        f"{told}the test data: differences between their results may come from that"
+    )
+    bins = said("UPDATE meta SET value = replace(value, 'bins = 15', 'bins = 20') WHERE key = 'recipe'")
+    assert bins.startswith(f"{told}the test data, the number of bins (15 and 20):")
+    seed = "UPDATE meta SET value = replace(value, 'shift_seed = 0', 'shift_seed = 7') WHERE key = 'recipe'"
+    assert "the seed of the shifts (0 and 7)" in said(seed)
+    assert "shifts" not in said(*without("severity > 0"))  # nothing shifted is compared
+
+
+def test_digests_decide_whether_two_studies_have_the_same_data(copy):
+    prints = "INSERT INTO data VALUES('clean', 'ab'), ('ood:photographs', 'cd'), ('training', 'ef')"
+    before = results_of(copy(prints))
+    moved = "UPDATE meta SET value = replace(value, 'mnist5k', 'mine.npz') WHERE key = 'recipe'"
+    after = results_of(copy(moved, "UPDATE data SET digest = 'other' WHERE name = 'training'"))
+    assert not any("differ in" in note for note in side_by_side(before, after, ("a", "b")).notes)
+    after = results_of(copy("UPDATE data SET digest = 'other' WHERE name != 'training'"))
+    (note,) = (note for note in side_by_side(before, after, ("a", "b")).notes if "differ in" in note)
+    assert "differ in the test data, the data 'ood:photographs':" in note
 
 
 # what is printed

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from avuc.cli import main
+from avuc.report.study.page import write_study_page
 from avuc.report.study.pooled import by_confidence, by_entropy, diagram
 from avuc.report.study.results import CLEAN
 
@@ -265,6 +267,24 @@ def test_nothing_but_the_pages_own_scripts_may_run(page):
     assert any("Content Security Policy" in text for text in page.complaints())
     # the browser refused to ask for the picture
     assert [url for url in page.requests() if not url.endswith(("report.html", "/x"))] == []
+
+
+def test_all_shifts_are_those_that_all_methods_have(tmp_path, new_page, results):
+    """The last method has no results for contrast: curves of all shifts leave it out for every method."""
+    some = {name: values.copy() for name, values in results.values.items()}
+    for values in some.values():
+        values[2, :, [results.set_index["contrast", level] for level in (1, 5)]] = np.nan
+    write_study_page(replace(results, values=some), tmp_path / "page.html")
+    page = new_page(tmp_path / "page.html")
+    told = "2 of 3 shifts, those that all methods have, at intensity 5"
+    assert page.js("document.querySelector('[data-set]').textContent") == told
+    sets = [("gaussian_noise", 5), ("fog", 5)]
+    assert page.js("chosenCells()") == [results.set_index[key] for key in sets]
+    found = page.js("byConfidence(0, chosenCells())")
+    assert [row["count"] for row in found] == pytest.approx(by_confidence(results, 0, sets)[2])
+    page.choose("shift", "contrast")
+    assert page.js("chosenCells()") == [results.set_index["contrast", 5]]
+    assert page.complaints() == []
 
 
 def test_beta_ablation_and_training(tmp_path, new_page, synthetic_study):

@@ -252,6 +252,17 @@ def test_alarms_of_fits_and_seeds():
     assert "7 results of the recipe are still missing" in told
 
 
+def test_the_temperature_slider_has_the_digits_it_shows(results):
+    """At T = 1, ECE and NLL of the diagram are those of the first seed on clean images."""
+    for entry in payload(results)["tempered"]:
+        if entry["set"] == "clean images":
+            one = entry["temperature"].index(1)
+            count, stated, observed = (np.array(entry[key][one]) for key in ("count", "stated", "observed"))
+            ece = (count * np.abs(stated - observed)).sum() / count.sum()
+            assert ece == pytest.approx(results.at("ece", CLEAN)[entry["method"], 0], abs=1e-4)
+            assert entry["nll"][one] == pytest.approx(results.at("nll", CLEAN)[entry["method"], 0], abs=6e-5)
+
+
 def test_facts_come_from_the_store(tmp_path, results):
     assert [method.reuse_model for method in results.methods] == ["", "Vanilla", ""]
     assert results.methods[1].temperatures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import hashlib
 import platform
@@ -17,6 +18,7 @@ from avuc.core.errors import InputError
 from avuc.report.study.results import read_results
 from avuc.study import Store, load_recipe, run_study
 from avuc.study.export import export_study
+from avuc.study.integrity import check
 from avuc.study.portable import portable_tables
 from avuc.study.recipe import parse_recipe
 from avuc.study.toml import document
@@ -74,6 +76,30 @@ def test_single_images_of_first_seeds_only(recipe_file, tmp_path):
     assert {row[0] for row in copy.select("SELECT DISTINCT seed FROM cells")} == {1, 3}
     assert read_results(copy).examples
     copy.close()
+
+
+def test_single_images_of_a_seed_are_kept_until_a_smaller_one_has_them(undisturbed, tmp_path):
+    """A new, smaller seed was evaluated on clean images only: the rest of what the report shows is of the old one."""
+    folder = tmp_path / "grown"
+    shutil.copytree(undisturbed, folder)
+    with contextlib.closing(sqlite3.connect(folder / "study.sqlite", isolation_level=None)) as db:
+        for table in ("cells", "rows", "curves", "shown"):
+            db.execute(f"DELETE FROM {table} WHERE seed != 0")
+            db.execute(f"UPDATE {table} SET seed = 5")
+            names = [row[1] for row in db.execute(f"PRAGMA table_info({table})") if row[1] != "seed"]
+            columns = ", ".join(names)
+            db.execute(
+                f"INSERT INTO {table}(seed, {columns}) SELECT 0, {columns} FROM {table} "
+                "WHERE shift IN ('validation', 'clean')"
+            )
+        check(db)
+    export_study(folder, tmp_path / "results")
+    shown = []
+    for each in (folder, tmp_path / "results"):
+        store = Store(each, create=False)
+        shown.append(set(read_results(store).examples))
+        store.close()
+    assert shown[0] == shown[1]
 
 
 def test_a_copy_goes_on(recipe_file, exported, tmp_path, capsys):

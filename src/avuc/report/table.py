@@ -181,4 +181,6 @@ def _tex(text: str) -> str:
 
 def _tex_line(cells: Iterable[Cell]) -> str:
     texts = [f"\\textbf{{{_tex(c.text)}}}" if isinstance(c, Entry) and c.best else _tex(_text(c)) for c in cells]
-    return " & ".join(texts) + r" \\"
+    line = " & ".join(texts) + r" \\"
+    # the \\ or \midrule of the line before would take "[…]" as its argument, and "*" as its own
+    return "{}" + line if line.startswith(("[", "*")) else line

@@ -24,7 +24,7 @@ def export_study(source: str | Path, target: str | Path) -> Path:
     """Write a small copy of a study, and return the path of its file.
 
     The copy keeps all metrics, trainings, calibrators and runs, and curves with four digits. Of single images it keeps
-    what the report shows of each method's smallest seed, without pictures of mistakes: those fill most of a study's
+    what the report shows, of each method's smallest seed, without pictures of mistakes: those fill most of a study's
     file, and their licence may not allow to publish them. Recipes name files without their folders. The copy is a
     study that can be resumed. It has no write-ahead journal, so reading it changes nothing.
 
@@ -40,7 +40,6 @@ def export_study(source: str | Path, target: str | Path) -> Path:
         if store.lost:
             raise InputError(f"{store.damage()}; avuc study computes them again, then export it")
         recipe = store.stored_recipe()
-        firsts = dict(store.select("SELECT method, min(seed) FROM cells GROUP BY method"))
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "study.sqlite"
         with atomic_path(path) as new:
@@ -48,7 +47,7 @@ def export_study(source: str | Path, target: str | Path) -> Path:
             with store.clear_errors():
                 store.db.execute("VACUUM INTO ?", (str(new),))
                 with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as copy:
-                    _reduce(copy, firsts)
+                    _reduce(copy)
         write_text(folder / "recipe.toml", recipe.to_toml())
     except OSError as error:
         raise InputError(f"{folder}: the copy cannot be written ({error.strerror})") from error
@@ -57,15 +56,17 @@ def export_study(source: str | Path, target: str | Path) -> Path:
     return path
 
 
-def _reduce(copy: sqlite3.Connection, firsts: dict[str, int]) -> None:
+def _reduce(copy: sqlite3.Connection) -> None:
     copy.execute("PRAGMA journal_mode=DELETE")
     copy.execute("BEGIN")
     where = "WHERE method=? AND seed=? AND shift=? AND severity=?"
     for *key, name, text in copy.execute("SELECT * FROM curves").fetchall():
         values = (_json(_rounded(json.loads(text))), *key, name)
         copy.execute(f"UPDATE curves SET data=? {where} AND name=?", values)
+    # the report shows the smallest seed of each set, which may be another one if a new seed is not finished
+    kept = set(copy.execute("SELECT method, min(seed), shift, severity FROM shown GROUP BY method, shift, severity"))
     for *key, text in copy.execute("SELECT * FROM shown").fetchall():
-        if firsts.get(key[0]) == key[1]:
+        if tuple(key) in kept:
             copy.execute(f"UPDATE shown SET data=? {where}", (_json({**json.loads(text), "mistakes": []}), *key))
         else:
             copy.execute(f"DELETE FROM shown {where}", key)

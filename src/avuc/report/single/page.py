@@ -140,7 +140,8 @@ def labels_page(result: MultiLabelEvaluation, *, title: str, source: str) -> str
         '<p class="source">Each label of each row is one decision. Intervals resample rows with all their labels.</p>',
         _charts([("", decisions)], decisions),
     ]
-    return _page(title, source, parts, decisions)
+    counted = f"{result.rows:,} rows × {len(result.names):,} labels: {decisions.n:,} known decisions"
+    return _page(title, source, parts, decisions, counted, "decision")
 
 
 def comparison_page(result: Comparison, *, title: str, source: str) -> str:
@@ -200,10 +201,13 @@ def _charts(
     return '<h2>Charts</h2><div class="charts">' + "".join(figures) + "</div>"
 
 
-def _page(title: str, source: str, parts: Iterable[str], result: EvaluationResult) -> str:
+def _page(
+    title: str, source: str, parts: Iterable[str], result: EvaluationResult, counted: str = "", unit: str = "row"
+) -> str:
+    counted = counted or f"{result.n:,} rows, {result.num_classes:,} classes"
     samples = f", mean of {result.samples:,} samples" if result.samples > 1 else ""
     footer = (
-        f"{result.n:,} rows, {result.num_classes:,} classes{samples}; {result.bins} bins; a row is certain "
+        f"{counted}{samples}; {result.bins} bins; a {unit} is certain "
         f"up to an entropy of {result.threshold:.4g} nats (maximum {math.log(max(result.num_classes, 1)):.4g}); "
         f"intervals from {replicates_text(result)}."
     )

@@ -50,7 +50,7 @@ def read_coverage(
     shape = len(methods), len(seeds), len(test_sets)
     values = {(kind, name): np.full(shape, np.nan) for kind in METHODS for name in QUANTITIES}
     wanted, names = math.nan, tuple[str, ...]()
-    sums: dict[tuple[str, str], Array] = {}
+    clean, shifted = dict[str, Array](), dict[str, Array]()
     cells = np.zeros(len(methods))  # evaluations on clean data
     for method, seed, shift, severity, text in curves:
         content = json.loads(text)
@@ -68,36 +68,48 @@ def read_coverage(
                 values[kind, name][index] = math.nan if count is None else _whole(count) / rows
             if by_class is not None:
                 part = np.stack([by_class, _list(stored["class_covered"]), _list(stored["class_size"])], 1)
-                where = "clean" if (shift, severity) == CLEAN else "shifted"
-                total = sums.setdefault((kind, where), np.zeros((len(methods), *part.shape)))
-                total[index[0]] += part
+                if (shift, severity) == CLEAN:
+                    clean.setdefault(kind, np.zeros((len(methods), *part.shape)))[index[0]] += part
+                else:
+                    sums = shifted.setdefault(kind, np.zeros((len(methods), len(test_sets), *part.shape)))
+                    sums[index[0], index[2]] += part
     if not math.isfinite(wanted):
         return None
     each = np.maximum(cells, 1)[:, None, None]
-    classes = max((total.shape[1] for total in sums.values()), default=0)
+    classes = max((sums.shape[-2] for sums in (*clean.values(), *shifted.values())), default=0)
     return Coverage(
         wanted,
         values,
-        {kind: total / each for (kind, where), total in sums.items() if where == "clean"},
-        {kind: total for (kind, where), total in sums.items() if where == "shifted"},
+        {kind: sums / each for kind, sums in clean.items()},
+        shifted,
         names if len(names) == classes else tuple(map(str, range(classes))),
     )
 
 
-def joined(first: Coverage | None, second: Coverage | None, values: Mapping[tuple[str, str], Array]) -> Coverage | None:
+def joined(
+    first: Coverage | None,
+    second: Coverage | None,
+    values: Mapping[tuple[str, str], Array],
+    sets: tuple[Sequence[int], Sequence[int]],
+) -> Coverage | None:
     """Return the coverage of two compared studies; by class only if they have the same classes.
 
     Args:
         first, second: the coverage of the two studies.
         values: the values of both, on common axes.
+        sets: the indices of the common test sets in each study.
     """
     if first is None or second is None or first.wanted != second.wanted:
         return None
+    parts = [
+        {kind: sums[:, list(chosen)] for kind, sums in each.shifted.items()}
+        for each, chosen in zip((first, second), sets, strict=True)
+    ]
     return replace(
         first,
         values=values,
         clean=_both(first.clean, second.clean) if first.names == second.names else {},
-        shifted=_both(first.shifted, second.shifted) if first.names == second.names else {},
+        shifted=_both(*parts) if first.names == second.names else {},
     )
 
 
@@ -170,28 +182,26 @@ def _drifted(
 
 
 def _overview(results: Results, coverage: Coverage, kinds: Sequence[str]) -> Table:
-    test_sets = results.test_sets
-    columns = [("clean", [index for index, key in enumerate(test_sets) if key == CLEAN])]
-    columns += [
-        (f"intensity {n}", [i for i, (_, severity) in enumerate(test_sets) if severity == n])
-        for n in results.severities
-    ]
+    clean = [index for index, key in enumerate(results.test_sets) if key == CLEAN]
+    levels = [("clean", 0), *((f"intensity {level}", level) for level in results.severities)]
     rows: list[list[Cell]] = []
     for method, name in enumerate(results.names):
         for kind in kinds:
+            common = _common(results, coverage, kind)
             covered, size, low, high = (finite_mean(coverage.values[kind, each], 1)[method] for each in QUANTITIES)
-            clean = columns[0][1]
             cells: list[Cell] = [Entry(float(low[clean[0]])), Entry(float(high[clean[0]]))] if clean else ["–", "–"]
-            for _, indices in columns:
+            for _, level in levels:
+                indices = [index for index in common if results.test_sets[index][1] == level] if level else clean
                 cells += [Entry(float(finite_mean(each[indices], 0))) for each in (covered, size)]
             rows.append([name, kind, *cells])
     head = ["method", "sets", "interval: low", "interval: high"]
-    head += [f"{title}: {what}" for title, _ in columns for what in ("coverage", "classes per set")]
+    head += [f"{title}: {what}" for title, _ in levels for what in ("coverage", "classes per set")]
     return Table(
         "coverage",
         "Conformal sets: coverage and size",
         f"Share of test {results.units} whose set contains the true class, and mean number of classes in a set, for "
-        f"sets fitted on validation data for a coverage of {coverage.wanted:g}. Means over seeds and shifts. "
+        f"sets fitted on validation data for a coverage of {coverage.wanted:g}. Means over seeds and "
+        f"{_sets_text(results, coverage, kinds[0], 'shifts')}. "
         + (
             "In 95 % of all cases the coverage on clean data lies in the interval, if they are like the validation "
             "data. Temperatures were learned on the same validation data, which the interval ignores."
@@ -201,6 +211,19 @@ def _overview(results: Results, coverage: Coverage, kinds: Sequence[str]) -> Tab
         head,
         rows,
     )
+
+
+def _common(results: Results, coverage: Coverage, kind: str) -> list[int]:
+    """Return the indices of the shifted test sets that means are taken over."""
+    common = coverage.common(kind, results.test_sets)
+    return [index for index, key in enumerate(results.test_sets) if key in common]
+
+
+def _sets_text(results: Results, coverage: Coverage, kind: str, every: str) -> str:
+    """Return over which shifted test sets means are taken: `every` if all methods have all of them."""
+    common = _common(results, coverage, kind)
+    few = len(common) < sum(bool(severity) for _, severity in results.test_sets)
+    return f"the {len(common)} shifted test set{'s' * (len(common) != 1)} that all methods have" if few else every
 
 
 def _independent(coverage: Coverage, kind: str) -> bool:
@@ -237,11 +260,13 @@ def _by_shift(results: Results, coverage: Coverage, kind: str) -> Table:
 
 def _by_class(results: Results, coverage: Coverage, kind: str) -> Table:
     clean, shifted = coverage.clean[kind], coverage.shifted.get(kind)
+    if shifted is not None:
+        shifted = shifted[:, _common(results, coverage, kind)].sum(1)
     rows_of = clean[:, :, 0].max(0)
     known = np.flatnonzero(rows_of > 0)
     order = known[np.argsort(clean[:, known, 1].sum(0) / clean[:, known, 0].sum(0), kind="stable")]
     few = len(order) > MOST_CLASSES
-    independent = _independent(coverage, kind)
+    independent, every = _independent(coverage, kind), "all shifts and intensities"
     rows: list[list[Cell]] = []
     for label in order[:MOST_CLASSES] if few else known:
         cells: list[Cell] = [f"{round(rows_of[label]):,}"]
@@ -260,8 +285,8 @@ def _by_class(results: Results, coverage: Coverage, kind: str) -> Table:
         f"coverage-classes-{kind}",
         f"Coverage and size of {kind} sets in each class",
         f"On clean test data, means over seeds{', with the exact 95 % interval for that many rows' * independent}"
-        f"{'' if shifted is None else '; and over all shifts and intensities'}. The coverage of {coverage.wanted:g} "
-        "is for all classes together, not for each."
+        f"{'' if shifted is None else f'; and over {_sets_text(results, coverage, kind, every)}'}. The coverage of "
+        f"{coverage.wanted:g} is for all classes together, not for each."
         + (f" The {MOST_CLASSES} classes with the lowest coverage of {len(order):,}." if few else ""),
         ["class", "rows", *(f"{name}: {part}" for name in results.names for part in parts)],
         rows,

@@ -134,11 +134,14 @@ def _pooled(diagrams: list[dict[str, Any]]) -> dict[str, Any]:
         )
         for key in ("stated", "observed")
     }
-    return {
+    return {  # with four decimals, which the page shows of ECE and NLL
         "temperature": diagrams[0]["temperature"],
         "count": total.astype(int).tolist(),
-        **{key: [[round(value, 3) for value in line] for line in mean.tolist()] for key, mean in means.items()},
-        "nll": [_digits(value) for value in np.mean([each["nll"] for each in diagrams], axis=0).tolist()],
+        **{key: [[round(value, 4) for value in line] for line in mean.tolist()] for key, mean in means.items()},
+        "nll": [
+            round(value, 4) if math.isfinite(value) else None
+            for value in np.mean([each["nll"] for each in diagrams], axis=0).tolist()
+        ],
     }
 
 

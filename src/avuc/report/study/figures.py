@@ -43,7 +43,8 @@ def all_figures(results: Results) -> Iterator[tuple[str, tuple[float, float], Pa
         yield f"heatmap-{metric}", (7.0, 0.6 + 2.4 * chart_rows), partial(_maps, results=results, metric=metric)
     sets: dict[str, list[SetKey]] = {"clean": [CLEAN]}
     if results.severities:
-        sets[f"intensity-{results.severities[-1]}"] = [(shift, results.severities[-1]) for shift in results.shifts]
+        common, top = results.common("nll"), results.severities[-1]
+        sets[f"intensity-{top}"] = [(shift, top) for shift in results.shifts if (shift, top) in common]
     for label, keys in sets.items():
         for name, paint in _curve_painters(results, keys).items():
             yield f"{name}-{label}", PLAIN, paint

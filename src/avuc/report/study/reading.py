@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.core.errors import InputError
+from avuc.report.study.conditions import conditions_of
 from avuc.report.study.coverage import read_coverage
+from avuc.report.study.effort import effort_of
 from avuc.report.study.result_arrays import CLEAN, METRICS, PNG, Array, MethodFacts, Results, SetKey
 from avuc.report.study.unit import dimensions, unit_of
 from avuc.study.portable import without_folder
@@ -45,7 +47,10 @@ def read_results(store: Store) -> Results:
     order = [row for row in recipe.methods if row.name in present]
     if not order:
         raise InputError(f"{store.path}: has no results of a method that its recipe names; run avuc study again")
-    test_sets = _in_order({(row[2], row[3]) for row in rows if row[2] != "validation"}, recipe.study.shifts)
+    # sets that only methods outside the recipe were evaluated on would stand on the page without a value
+    named = {method.name for method in order}
+    shown = {(row[2], row[3]) for row in rows if row[2] != "validation" and row[0] in named}
+    test_sets = _in_order(shown, recipe.study.shifts)
     methods = [_method_facts(store, row, index, rows) for index, row in enumerate(order)]
     method_index = {method.name: index for index, method in enumerate(methods)}
     set_index = {key: index for index, key in enumerate(test_sets)}
@@ -60,14 +65,17 @@ def read_results(store: Store) -> Results:
     if "nll" not in values:
         raise InputError(f"{store.path}: has no results on labelled data yet; run avuc study again")
     with _as_written(store, "the list of runs"):
-        seconds = sum(_seconds(store, run) for run in store.runs())
+        times = [_seconds(store, run) for run in store.runs()]
+        # of a run that was killed, only the time of its results is known
+        seconds = effort_of(store).seconds if None in times else sum(filter(None, times))
     sizes = store.select("SELECT rows FROM cells WHERE shift='clean' LIMIT 1")
     data = without_folder(recipe.data.source)
     if recipe.data.evaluate_on_validation:
         data += " (evaluated on held-out training data, not on test data)"
     source = (
         f"{data}, {recipe.net.name}, up to {recipe.study.samples} samples per prediction; "
-        f"{len(store.done()):,} evaluations (one method with one seed on one test set), computed in {_time(seconds)}"
+        f"{len(store.done()):,} evaluations (one method with one seed on one test set), computed in "
+        f"{'at least ' * (None in times)}{_time(seconds)}"
     )
     examples = _examples(store, methods, set_index)
     gallery = {key: data for key, data in store.gallery().items() if isinstance(data, bytes) and _can_be_shown(data)}
@@ -96,6 +104,7 @@ def read_results(store: Store) -> Results:
         damaged=tuple(str(unit) for unit in store.lost),
         unit=unit,
         coverage=coverage,
+        conditions=conditions_of(store, recipe),
     )
     store.still_there()
     return results
@@ -149,8 +158,10 @@ def _notes(store: Store, recipe: StoredRecipe, names: set[str]) -> Iterator[str]
                 )
 
 
-def _seconds(store: Store, run: dict[str, Any]) -> float:
-    seconds = run["seconds"] or 0.0
+def _seconds(store: Store, run: dict[str, Any]) -> float | None:
+    seconds = run["seconds"]
+    if seconds is None:
+        return None
     if not isinstance(seconds, float | int) or not 0 <= seconds <= LARGEST:
         raise InputError(f"{store.path}: run {run['id']} took {seconds!r:.60} seconds; {CHANGED}")
     return float(seconds)

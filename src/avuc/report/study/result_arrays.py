@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -44,7 +44,7 @@ class Coverage:
         wanted: the coverage that the sets were fitted for.
         values: by kind of set and quantity: (method, seed, test set), NaN where nothing is stored.
         clean: by kind of set: (method, class, 3): rows, covered rows and sum of sizes on clean data, means over seeds.
-        shifted: the same, summed over seeds, shifts and intensities.
+        shifted: by kind of set: (method, test set, class, 3): sums over seeds; 0 for data that are not shifted.
         names: names of the classes.
     """
 
@@ -59,6 +59,11 @@ class Coverage:
         coverage, low, high = (self.values[kind, name] for name in ("coverage", "low", "high"))
         left = ((coverage < low) | (coverage > high)).astype(np.float64)
         return np.where(np.isfinite(coverage) & np.isfinite(low), left, np.nan)
+
+    def common(self, kind: str, test_sets: Sequence[SetKey]) -> set[SetKey]:
+        """Return the shifted test sets on which every method has a coverage for each of its seeds."""
+        chosen = [index for index, key in enumerate(test_sets) if key[1]]
+        return _complete(self.values[kind, "coverage"][:, :, chosen], [test_sets[index] for index in chosen])
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,7 @@ class Results:
     damaged: tuple[str, ...] = ()  # results that are lost because the file is damaged
     unit: str = "image"  # what one prediction is about: image, pixel, sentence, word, token or example
     coverage: Coverage | None = None  # of conformal sets; None in files of older versions
+    conditions: Mapping[str, str] = field(default_factory=dict)  # what else the results depend on, see conditions.py
     set_index: dict[SetKey, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -151,10 +157,13 @@ class Results:
         keys = [key for key in self.test_sets if key[1]]
         if not keys or metric not in self.values:
             return set()
-        known = np.isfinite(np.stack([self.at(metric, key) for key in keys], axis=-1))  # (method, seed, test set)
-        counted = known.any(-1, keepdims=True)
-        complete = np.atleast_1d((known | ~counted).all((0, 1)))
-        return {key for key, use in zip(keys, complete, strict=True) if use}
+        return _complete(np.stack([self.at(metric, key) for key in keys], axis=-1), keys)
+
+    def incomplete(self, metric: str) -> list[str]:
+        """Return the methods that lack a value on a shifted test set, for a seed that has values on others."""
+        known = np.isfinite(self.values[metric][:, :, [index for index, key in enumerate(self.test_sets) if key[1]]])
+        lacking = known.any(-1, keepdims=True) & ~known
+        return [self.names[index] for index in np.flatnonzero(lacking.any((1, 2)))]
 
     def _nothing(self) -> Array:
         return np.full((len(self.methods), self.seeds), np.nan)
@@ -172,6 +181,13 @@ class Results:
     def mean(self, metric: str, test_set: SetKey) -> Array:
         """Return (method): the mean over seeds of a metric on one test set."""
         return finite_mean(self.at(metric, test_set), axis=1)
+
+
+def _complete(values: Array, keys: Sequence[SetKey]) -> set[SetKey]:
+    """Return the test sets of (method, seed, test set) on which every method has a value for each seed that has any."""
+    known = np.isfinite(values)
+    complete = np.atleast_1d((known | ~known.any(-1, keepdims=True)).all((0, 1)))
+    return {key for key, use in zip(keys, complete, strict=True) if use}
 
 
 def finite_mean(values: Array, axis: int | tuple[int, ...]) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from avuc.core.errors import InputError
+from avuc.report.study.conditions import different_conditions
 from avuc.report.study.coverage import METHODS, QUANTITIES, joined
 from avuc.report.study.reading import read_results as read_results
 from avuc.report.study.result_arrays import CLEAN as CLEAN
@@ -63,10 +64,18 @@ def side_by_side(first: Results, second: Results, names: tuple[str, str]) -> Res
         missing=first.missing + second.missing,
         studies=names,
         rows=first.rows,
-        notes=tuple(dict.fromkeys(first.notes + second.notes)),
+        notes=(
+            *different_conditions(first.conditions, second.conditions, keys),
+            *dict.fromkeys(first.notes + second.notes),
+        ),
         damaged=first.damaged + second.damaged,
         unit=first.unit if first.unit == second.unit else "example",
-        coverage=joined(first.coverage, second.coverage, covered),
+        coverage=joined(
+            first.coverage,
+            second.coverage,
+            covered,
+            ([first.set_index[key] for key in keys], [second.set_index[key] for key in keys]),
+        ),
     )
 
 

@@ -130,7 +130,7 @@ def quartiles(results: Results) -> Table:
     return Table(
         "quartiles",
         f"Quartiles at intensity {top}",
-        f"Over {len(results.shifts)} kinds of shift at intensity {top}, averaged over seeds. {MARKS}",
+        f"Over {_kinds(results, 'nll', top)} at intensity {top}, averaged over seeds. {MARKS}",
         ["", *results.names],
         rows,
     )
@@ -167,7 +167,12 @@ def detection(results: Results, metric: str) -> Table | None:
     text, lower = metric_text(metric), _lower(metric)
     rows: list[list[Cell]] = [[_plain(key[0]), *_entries(_at(results, metric, key), lower)] for key in test_sets]
     if len(results.shifts) > 1:
-        rows.append(["mean over shifts", *_entries(spread(results.shifted(metric, top)), lower)])
+        rows.append(
+            [
+                f"mean over {_kinds(results, metric, top, every='shifts')}",
+                *_entries(spread(results.shifted(metric, top)), lower),
+            ]
+        )
     return Table(
         f"detection-{metric}",
         f"Detecting shifted and out-of-distribution (OOD) {results.units} by entropy: {text.title}",
@@ -189,6 +194,15 @@ def _entries(scores: Spread, lower: bool, *, intervals: bool = False) -> list[En
         low, high = scores.interval(method) if intervals else (math.nan, math.nan)
         entries.append(Entry(float(value), low, high, method in bold))
     return entries
+
+
+def _kinds(results: Results, metric: str, severity: int, every: str = "") -> str:
+    """Return over how many kinds of shift a mean at one intensity is: those that all methods have."""
+    common = sum(key[1] == severity for key in results.common(metric))
+    count = len(results.shifts)
+    if common < count:
+        return f"{common} of {count} kinds of shift"
+    return every or f"{count} kind{'s' * (count > 1)} of shift"
 
 
 def _lower(metric: str) -> bool:

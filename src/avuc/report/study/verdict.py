@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.report.metric_text import metric_text
+from avuc.report.numbers import percent
 from avuc.report.study.coverage import coverage_alarms
 from avuc.report.study.intervals import Spread, spread
 from avuc.report.study.result_arrays import CLEAN, Results
@@ -95,8 +96,9 @@ def _choice(results: Results, nll: Spread, best: int, first: int) -> str:
 def _where(results: Results) -> str:
     if not results.shifts:
         return f"On clean {results.units}"
-    kinds = f"{len(results.shifts)} kind{'s' * (len(results.shifts) > 1)} of shift"
-    return f"Over {kinds} at {len(results.severities)} intensit{'ies' if len(results.severities) > 1 else 'y'}"
+    kinds, levels = ({key[part] for key in results.common("nll")} for part in (0, 1))
+    named = f"{len(kinds)} kind{'s' * (len(kinds) > 1)} of shift"
+    return f"Over {named} at {len(levels)} intensit{'ies' if len(levels) > 1 else 'y'}"
 
 
 def _gap(results: Results, metric: str, best: int, first: int) -> str:
@@ -148,8 +150,8 @@ def _detection(results: Results, name: str) -> str:
         )
     return (
         f"{results.names[best]} detects {data} best, with an AUROC of {_value(auroc, best)}: in "
-        f"{auroc.value[best]:.0%} of all pairs of a test {results.unit} and one from {data}, the latter has the higher "
-        "entropy."
+        f"{percent(auroc.value[best])} of all pairs of a test {results.unit} and one from {data}, the latter has "
+        "the higher entropy."
     )
 
 
@@ -157,11 +159,9 @@ def _ties(results: Results, nll: Spread, best: int) -> str:
     others = sorted(nll.ties(lower=True) - {best}, key=lambda method: nll.value[method])
     if not others:
         return ""
-    named = [results.names[method] for method in others[:MOST_NAMED]]
-    if len(others) > MOST_NAMED:
-        named.append(f"{len(others) - MOST_NAMED} more")
     verb = "is" if len(others) == 1 else "are"
-    sentence = f"{_listed(named)} {verb} not significantly different from {results.names[best]} in NLL"
+    named = _named([results.names[method] for method in others])
+    sentence = f"{named} {verb} not significantly different from {results.names[best]} in NLL"
     cheapest = min(others, key=lambda method: results.methods[method].samples)
     few, many = results.methods[cheapest].samples, results.methods[best].samples
     if few < many:
@@ -246,10 +246,12 @@ def _seeds(results: Results) -> Verdict:
         few = sum(count < FEWEST_SEEDS for count in counts)
         who = f"for {few} of {len(counts)} methods" if few < len(counts) else "per method"
         seeds = "one seed" if min(counts) == 1 else f"{min(counts)} seeds"
-        sentences.append(
-            f"Only {seeds} {who}: differences between methods may be due to training randomness. The intervals show "
-            "how results vary with the kind of shift, but hardly how they vary with training."
-        )
+        sentence = f"Only {seeds} {who}: differences between methods may be due to training randomness."
+        if min(counts) == 1 and len(results.shifts) > 1:  # from two seeds on, intervals vary with training, too
+            sentence += (
+                " The intervals show how results vary with the kind of shift, but hardly how they vary with training."
+            )
+        sentences.append(sentence)
     if min(counts) != max(counts):
         sentences.append(f"Methods have different numbers of seeds: from {min(counts)} to {max(counts)}.")
     return sentences
@@ -263,7 +265,7 @@ def _common(results: Results) -> Verdict:
     if len(common) < len(shifted):
         sentences.append(
             f"Means under shift are over {len(common)} of {len(shifted)} shifted test sets, the ones that have results "
-            "of every method for all of its seeds."
+            f"of every method for all of its seeds. The others lack results of {_named(results.incomplete('nll'))}."
         )
     for where, test_sets in (("under shift", sorted(shifted)), (f"on clean {results.units}", [CLEAN])):
         absent = [
@@ -299,6 +301,11 @@ def _number(value: float) -> str:
     if 0 < abs(value) < 0.0095:  # three decimals would lose most digits
         return f"{value:.2g}"
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.2f}"
+
+
+def _named(names: list[str]) -> str:
+    few = len(names) <= MOST_NAMED
+    return _listed(names if few else [*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"])
 
 
 def _listed(names: list[str]) -> str:

@@ -18,17 +18,27 @@ const state = {
 };
 const chosen = () => D.methods.map((m, n) => ({ ...m, n })).filter((m) => state.methods.has(m.n));
 
+// the shifted test sets on which every method has a value for each seed that has any: methods are compared on these
+function commonCells(key) {
+  const shifted = d3.range(D.cells.length).filter((cell) => D.cells[cell][1]);
+  const seeds = (D.values[key] || []).flat().filter((seed) => shifted.some((cell) => seed[cell] != null));
+  return new Set(shifted.filter((cell) => seeds.every((seed) => seed[cell] != null)));
+}
+const COMMON = commonCells("nll");
+const commonShifts = () => D.shifts.filter((shift) => COMMON.has(cellAt(shift, state.severity)));
+
 // the test sets of the chosen shift and intensity
 function chosenCells() {
   if (state.shift.startsWith("ood:")) return [cellAt(state.shift, 0)];
   if (!state.severity) return [cellAt("clean", 0)];
-  const shifts = state.shift ? [state.shift] : D.shifts;
+  const shifts = state.shift ? [state.shift] : commonShifts();
   return shifts.map((shift) => cellAt(shift, state.severity)).filter((c) => c !== undefined);
 }
 function chosenText() {
   if (state.shift.startsWith("ood:")) return plain(state.shift);
   if (!state.severity) return `clean ${D.units}`;
-  return `${state.shift ? plain(state.shift) : "all shifts"} at intensity ${state.severity}`;
+  const count = commonShifts().length, all = count < D.shifts.length ? `${count} of ${D.shifts.length} shifts, those that all methods have,` : "all shifts";
+  return `${state.shift ? plain(state.shift) : all} at intensity ${state.severity}`;
 }
 // out-of-distribution data have no labels: charts that need labels show clean data instead
 function labelledCells() {

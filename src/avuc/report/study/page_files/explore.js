@@ -156,8 +156,9 @@ function trainingChart(width) {
 
 const betas = () => D.methods.map((m, n) => ({ ...m, n })).filter((m) => m.beta != null);
 function ablationChart(width) {
-  const metric = metricOf(state.metric), levels = [0, ...D.severities];
-  const rows = betas().flatMap(({ n, beta }) => levels.map((level) => ({ beta, level, v: mean((level ? D.shifts : ["clean"]).map((s) => meanAt(state.metric, n, cellAt(s, level)))) }))).filter((r) => r.v != null);
+  const metric = metricOf(state.metric), levels = [0, ...D.severities], common = commonCells(state.metric);
+  const cellsAt = (level) => (level ? D.shifts.map((s) => cellAt(s, level)).filter((cell) => common.has(cell)) : [cellAt("clean", 0)]);
+  const rows = betas().flatMap(({ n, beta }) => levels.map((level) => ({ beta, level, v: mean(cellsAt(level).map((cell) => meanAt(state.metric, n, cell))) }))).filter((r) => r.v != null);
   byId("ablation").querySelector("[data-title]").textContent = `${metric.title} by β`;
   return plot(width, `${metric.title} by the weight of the AvUC loss`, {
     x: { label: "β" }, y: { label: metric.title, grid: true, zero: true }, color: { type: "linear", domain: [0, 6], interpolate: d3.interpolateCividis, legend: false },
