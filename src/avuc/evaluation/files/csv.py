@@ -289,4 +289,3 @@ def _number(text: str, comma: bool = False) -> float:
     if comma:
         return float(text.replace(",", ".")) if is_comma_number(text) else np.nan
     return float(text) if is_number(text) else np.nan
-
