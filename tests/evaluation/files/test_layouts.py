@@ -365,3 +365,25 @@ def test_dense_text_labels_and_numbers_as_text(tmp_path):
     assert read_scores(save(tmp_path, logits=DENSE, labels=NAMES[MAPS])).labels.tolist() == MAPS.ravel().tolist()
     path = save(tmp_path, logits=ROWS, labels=MAPS.ravel().astype(str))
     assert read_scores(path).labels.tolist() == MAPS.ravel().tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16])
+def test_the_ignored_label_is_not_wrapped_to_the_type_of_the_labels(tmp_path, dtype):
+    labels = RNG.integers(0, 160, (4, 3, 5))
+    labels[0] = 156  # −100 as a byte
+    scores = RNG.normal(size=(4, 160, 3, 5)).astype(np.float32)
+    path = save(tmp_path, logits=scores, labels=labels.astype(dtype))
+    assert read_scores(path).labels.tolist() == labels.reshape(-1).tolist()
+    stream = open_scores(path, most_scores=0)
+    assert stream.num_rows == sum(part.num_rows for part in stream.parts()) == 60
+    # 255 of --ignore-index, as masks have it
+    masked = np.where(labels == 156, 255, labels).astype(np.uint8)
+    assert read_scores(save(tmp_path, logits=scores, labels=masked), ignore_index=255).num_rows == (masked != 255).sum()
+
+
+def test_unknown_decisions_in_bytes(tmp_path):
+    labels = RNG.integers(0, 2, (30, 3))
+    labels[4, 1] = 255
+    path = save(tmp_path, probs=RNG.random((30, 3)), labels=labels.astype(np.uint8))
+    known = read_multilabel(path, ignore_index=255).labels
+    assert known.tolist() == np.where(labels == 255, -100, labels).tolist()
