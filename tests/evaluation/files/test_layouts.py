@@ -371,7 +371,7 @@ def test_dense_text_labels_and_numbers_as_text(tmp_path):
 def test_the_ignored_label_is_not_wrapped_to_the_type_of_the_labels(tmp_path, dtype):
     labels = RNG.integers(0, 160, (4, 3, 5))
     labels[0] = 156  # −100 as a byte
-    scores = RNG.normal(size=(4, 160, 3, 5)).astype(np.float32)
+    scores = (RNG.normal(size=(4, 160, 3, 5)) + 9 * np.moveaxis(np.eye(160)[labels], -1, 1)).astype(np.float32)
     path = save(tmp_path, logits=scores, labels=labels.astype(dtype))
     assert read_scores(path).labels.tolist() == labels.reshape(-1).tolist()
     stream = open_scores(path, most_scores=0)
