@@ -387,3 +387,32 @@ def test_unknown_decisions_in_bytes(tmp_path):
     path = save(tmp_path, probs=RNG.random((30, 3)), labels=labels.astype(np.uint8))
     known = read_multilabel(path, ignore_index=255).labels
     assert known.tolist() == np.where(labels == 255, -100, labels).tolist()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_integer_class_labels_of_a_file_number_the_scores(tmp_path, suffix):
+    from safetensors.numpy import save_file
+
+    labels = RNG.integers(0, 3, 40)
+    probs = RNG.dirichlet(np.ones(3), 40)
+    path = tmp_path / f"a{suffix}"
+
+    def read(known, given):
+        arrays = {"probs": probs[: len(given)], "labels": given, "classes": known}
+        np.savez(path, **arrays) if suffix == ".npz" else save_file(arrays, path)
+        in_memory, (part,) = read_scores(path), open_scores(path, most_scores=0).parts()
+        assert in_memory.labels.tolist() == part.labels.tolist()
+        return in_memory.labels.tolist()
+
+    for known in ([0, 2, 3], [1, 2, 3], [3, 5, 7], [0, 1, 2]):  # predict_proba and classes_ of scikit-learn
+        assert read(np.array(known), np.array(known)[labels]) == labels.tolist()
+        assert read(np.array(known), labels) == labels.tolist()  # the labels may be positions already
+    assert read(np.arange(40), labels) == labels.tolist()  # something else: one number for each row
+    # 0 and 2 may be classes 0 and 1, or positions 0 and 2
+    with pytest.raises(InputError, match=r"the numbers of the columns .* else save positions"):
+        read(np.array([0, 2, 3]), 2 * (labels[:30] % 2))
+
+
+def test_objects_as_classes_are_no_reason_to_refuse_a_file(tmp_path):
+    np.savez(tmp_path / "a.npz", probs=[[0.9, 0.1], [0.2, 0.8]], labels=[0, 1], classes=np.array(["a", {}], object))
+    assert read_scores(tmp_path / "a.npz").labels.tolist() == [0, 1]
