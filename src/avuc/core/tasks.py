@@ -184,7 +184,9 @@ def not_ignored(labels: Tensor, ignore: int | None) -> Tensor:
     >>> not_ignored(torch.tensor([156, 3], dtype=torch.uint8), -100).tolist()
     [True, True]
     """
-    return (labels if labels.is_floating_point() else labels.to(torch.int64)) != ignore
+    if ignore is None:
+        return torch.ones_like(labels, dtype=torch.bool)
+    return (labels if labels.is_floating_point() else labels.to(torch.int64)).ne(ignore)
 
 
 def whole_labels(labels: Tensor) -> Tensor:
