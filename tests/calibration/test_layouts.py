@@ -265,3 +265,12 @@ def test_fit_transform_finds_the_classes_as_fit_does(draws: int) -> None:
     scaler = quiet(lambda: MultiLabelCalibrator().fit(logits, several))
     found = quiet(lambda: MultiLabelCalibrator().fit_transform(logits, several))
     np.testing.assert_allclose(found, logits / scaler.temperature_[:, None])
+
+
+def test_the_ignored_label_is_not_wrapped_to_the_type_of_the_labels() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(160, (80,), generator=generator)
+    labels[:40] = 156  # −100 as a byte
+    logits = torch.randn(80, 160, generator=generator)
+    expected = TemperatureScaling().fit(logits, labels).temperature_
+    assert TemperatureScaling().fit(logits, labels.to(torch.uint8), ignore_index=-100).temperature_ == expected

@@ -167,11 +167,42 @@ def test_flips_happen_half_of_the_time(photo: np.ndarray) -> None:
 def test_every_mode_becomes_rgb_or_grey(tmp_path: Path, photo: np.ndarray, mode: str) -> None:
     path = tmp_path / ("a.jpg" if mode == "CMYK" else "a.png")
     image = Image.fromarray(photo[:40, :50])
-    image = image.convert("L").convert("I;16") if mode == "I;16" else image.convert(mode)
+    wide = Image.fromarray(photo[:40, :50, 0].astype(np.uint16) * 257)
+    image = wide if mode == "I;16" else image.convert(mode)
     image.save(path)
     for decoder in ("pillow", "auto"):
         assert AsIs()(decode(path, decoder=decoder_name(decoder)), RNG).shape == (40, 50, 3)
     assert AsIs("L")(decode(path, mode="L"), RNG).shape == (40, 50, 1)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.pgm"])
+def test_16_bits_of_grey_are_scaled_not_clipped(
+    tmp_path: Path, photo: np.ndarray, name: str, refused: Callable[..., str]
+) -> None:
+    levels = photo[:40, :50, 0].astype(np.uint16) * 256 + photo[:40, :50, 1]
+    Image.fromarray(levels).save(tmp_path / name)
+    for mode in ("RGB", "L"):
+        got = AsIs(mode)(decode(tmp_path / name, mode=mode), RNG)
+        np.testing.assert_array_equal(got, np.broadcast_to(levels[..., None] >> 8, got.shape))
+    # 8-bit levels in 16 bits, and numbers without a known white, are not guessed
+    Image.fromarray(photo[:40, :50, 0].astype(np.uint16)).save(tmp_path / name)
+    assert "would be black; save the picture with 8 bits" in refused(decode, tmp_path / name)
+    Image.fromarray(levels.astype(np.float32) / 65535).save(tmp_path / "f.tif")
+    assert "black and white are not known" in refused(decode, tmp_path / "f.tif")
+
+
+def test_16_bits_from_torchvision_are_scaled(
+    tmp_path: Path, photo: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels = photo[:40, :50, 0].astype(np.uint16) * 256
+    Image.fromarray(levels).save(tmp_path / "a.png")
+    module = fake_torchvision(False)
+    wide = torch.from_numpy(levels).expand(3, -1, -1)
+    module.decode_image = lambda data, mode: wide if mode == "RGB" else wide[:1]  # type: ignore[attr-defined]
+    monkeypatch.setattr(decoding, "_torchvision", lambda: module)
+    for mode in ("RGB", "L"):
+        got = AsIs(mode)(decode(tmp_path / "a.png", decoder="torchvision", mode=mode), RNG)
+        np.testing.assert_array_equal(got[..., 0], photo[:40, :50, 0])
 
 
 def fake_torchvision(fails: bool) -> ModuleType:
@@ -293,6 +324,43 @@ def test_folders_of_the_users(tmp_path: Path, photo: np.ndarray, refused: Callab
     (tmp_path / "train" / "cows").mkdir()
     assert "no pictures in this class" in refused(list_folder, tmp_path, "train")
     assert "name it" in refused(load_dataset, "folder")
+
+
+def test_labels_of_all_splits_follow_the_training_classes(
+    tmp_path: Path, photo: np.ndarray, refused: Callable[..., str]
+) -> None:
+    for name in ("train/ants", "train/bees", "train/cows", "test/ants", "test/cows"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.fromarray(photo[:4, :4]).save(tmp_path / name / "1.png")
+    files = list_folder(tmp_path, "test")  # no bees here, and cows stay class 2
+    assert files.labels.tolist() == [0, 2]
+    assert files.class_names == ("ants", "bees", "cows")
+    assert load_dataset("folder", tmp_path, "test").num_classes == 3
+    (tmp_path / "test" / "ants" / "1.png").unlink()
+    assert "ants: no pictures in this class" in refused(list_folder, tmp_path, "test")
+    (tmp_path / "test" / "images").mkdir()
+    assert "folder 'images' is not one of the 3 classes in train/" in refused(list_folder, tmp_path, "test")
+
+
+@pytest.mark.parametrize("names", [("test", "val"), ("Train", "Test"), ("val",)])
+def test_folders_of_splits_are_not_classes(
+    tmp_path: Path, photo: np.ndarray, names: tuple[str, ...], refused: Callable[..., str]
+) -> None:
+    for name in names:
+        (tmp_path / name / "ants").mkdir(parents=True)
+        Image.fromarray(photo[:4, :4]).save(tmp_path / name / "ants" / "1.png")
+    assert "splits, not classes" in refused(load_dataset, str(tmp_path))
+    (tmp_path / "control").mkdir()  # test and control are classes
+    Image.fromarray(photo[:4, :4]).save(tmp_path / "control" / "1.png")
+    assert list_folder(tmp_path).class_names == tuple(sorted([*names, "control"]))
+
+
+def test_hidden_files_are_no_pictures(tmp_path: Path, photo: np.ndarray) -> None:
+    for name in ("ants/.ipynb_checkpoints", "ants/young", "bees"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.fromarray(photo[:4, :4]).save(tmp_path / name / "1.png")
+    (tmp_path / "bees" / "._1.png").write_bytes(b"written by macOS")
+    assert list_folder(tmp_path).names.tolist() == [b"ants/young/1.png", b"bees/1.png"]
 
 
 def test_a_folder_without_classes_is_unlabelled(tmp_path: Path, photo: np.ndarray, refused: Callable[..., str]) -> None:

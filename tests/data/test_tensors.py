@@ -65,3 +65,11 @@ def test_refused(inputs, labels, message):
 def test_ignored_labels_do_not_count():
     labels = torch.tensor([[0, -100], [1, 1]])
     assert TensorData(torch.zeros(2, 2), labels, 2).num_labelled == 3
+
+
+def test_labels_in_bytes_become_int64() -> None:
+    labels = torch.tensor([[156, 3], [255, 0]], dtype=torch.uint8)
+    data = TensorData(torch.zeros(2, 2), labels, 256)
+    assert data.labels.dtype == torch.int64
+    assert data.labels.tolist() == labels.tolist()
+    assert data.num_labelled == 4  # 156 is −100 as a byte

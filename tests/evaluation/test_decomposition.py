@@ -118,3 +118,8 @@ def test_groups_are_read_from_every_format(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", site=np.array([{}, []], dtype=object))
     with pytest.raises(InputError, match="not objects"):
         read_groups(tmp_path / "objects.npz", "site", 2)
+
+
+def test_spaces_around_the_cells_of_groups_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("label, site\n0, x\n1, y\n0, x \n")
+    assert read_groups(tmp_path / "a.csv", "site", 3).tolist() == ["x", "y", "x"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.core.row_groups import Array, images_or_groups
-from avuc.core.tasks import as_rows, binary_rows
+from avuc.core.tasks import as_rows, binary_rows, not_ignored
 from avuc.predictions.rows import binary_probabilities
 
 
@@ -33,12 +33,10 @@ def fit_rows(
     plain = tensor.ndim in (2, 3) and tensor.shape[-1] != 1 and class_dim in (None, -1, tensor.ndim - 1)
     if plain and (targets.ndim == 1 or targets.shape == (tensor.shape[-2], 1)):
         class_numbers = targets.reshape(-1)
-        ignored = (
-            None if ignore_index is None or len(class_numbers) != tensor.shape[-2] else class_numbers == ignore_index
-        )
-        if ignored is None or not bool(ignored.any()):
+        given = ignore_index is not None and len(class_numbers) == tensor.shape[-2]
+        keep = not_ignored(class_numbers, ignore_index) if given else None
+        if keep is None or bool(keep.all()):
             return FitRows(logits, labels, sample_weight)
-        keep = ~ignored
         rows, kept = tensor[..., keep.to(tensor.device), :], class_numbers[keep]
         positions: Tensor | None = keep.nonzero()[:, 0]
     elif (

@@ -10,6 +10,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from avuc.core.errors import InputError, require
 from avuc.core.files import check_regular
 
@@ -19,7 +21,7 @@ MAX_PIXELS = 89_478_485
 
 
 def open_picture(path: Path, mode: str | None = "RGB", *, max_pixels: int = MAX_PIXELS) -> Any:
-    """Return the decoded Pillow image.
+    """Return the decoded Pillow image. Of 16-bit grey levels the upper 8 bits are used, as Pillow does for colours.
 
     Args:
         path: an image file.
@@ -47,6 +49,7 @@ def _opened(path: Path, mode: str | None, max_pixels: int, *, decoded: bool) -> 
                 _check_size(path, image.size, max_pixels)
                 if not decoded:
                     return None
+                image = _eight_bits(pillow, path, image)
                 return image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
     except InputError:
         raise
@@ -59,6 +62,20 @@ def _opened(path: Path, mode: str | None, max_pixels: int, *, decoded: bool) -> 
     except Exception as error:  # for damaged files Pillow's plug-ins raise errors of many classes
         reason = " ".join(str(error).replace(str(path), "it").split())[:120] or type(error).__name__
         raise InputError(f"{path}: cannot be decoded ({reason}); restore or remove it") from error
+
+
+def _eight_bits(pillow: Any, path: Path, image: Any) -> Any:
+    """Return a picture of bytes: Pillow's `convert` clips wider grey levels at 255, which makes most pixels white."""
+    if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
+        return image
+    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
+        problem = "grey levels are 32-bit numbers, whose black and white are not known"
+        raise InputError(f"{path}: its {problem}; save the picture with 8 bits, 0 to 255")
+    levels = np.asarray(image)
+    if 0 < levels.max() <= 255:
+        problem = f"grey levels have 16 bits, but end at {levels.max()}: it would be black"
+        raise InputError(f"{path}: its {problem}; save the picture with 8 bits, 0 to 255")
+    return pillow.fromarray((levels >> 8).astype(np.uint8))
 
 
 def _check_size(path: Path, size: tuple[int, int], max_pixels: int) -> None:

@@ -176,6 +176,19 @@ def find_layout(scores: Shape, labels: Shape | None, *, class_dim: int | None, d
     return Layout(draws, axis, shape)
 
 
+def not_ignored(labels: Tensor, ignore: int | None) -> Tensor:
+    """Return where labels of any type differ from a number, which may be outside their type: −100 for uint8.
+
+    Torch would first wrap the number around to the type of the labels, −100 to 156, the number of another class.
+
+    >>> not_ignored(torch.tensor([156, 3], dtype=torch.uint8), -100).tolist()
+    [True, True]
+    """
+    if ignore is None:
+        return torch.ones_like(labels, dtype=torch.bool)
+    return (labels if labels.is_floating_point() else labels.to(torch.int64)).ne(ignore)
+
+
 def whole_labels(labels: Tensor) -> Tensor:
     """Return labels as int64, or raise InputError if they are not whole numbers.
 

@@ -66,7 +66,7 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[NDArray[np.b
         root: a folder with one folder per class. Files whose suffix is not that of a picture are ignored.
         classes: all classes in the order of their labels; default: the sorted names of the folders.
     """
-    folders = _folders(root)
+    folders = class_folders(root)
     order = tuple(folders if classes is None else classes)
     if unknown := sorted(set(folders) - set(order)):
         raise InputError(
@@ -82,7 +82,10 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[NDArray[np.b
 
 
 def pictures(root: Path, folder: str = "") -> list[bytes]:
-    """List the pictures below `root/folder`, sorted, relative to `root`; links to folders are not followed."""
+    """List the pictures below `root/folder`, sorted, relative to `root`; links to folders are not followed.
+
+    Hidden files and folders are not the user's pictures: `._cat.jpg` of macOS, copies in `.ipynb_checkpoints`.
+    """
 
     def stop(error: OSError) -> None:
         # a folder that is silently left out would make the data set smaller
@@ -90,15 +93,18 @@ def pictures(root: Path, folder: str = "") -> list[bytes]:
             f"{error.filename}: cannot be read ({error.strerror}); make it readable or remove it"
         ) from error
 
-    return sorted(
-        os.fsencode(os.path.relpath(os.path.join(parent, file), root))
-        for parent, _, files in os.walk(root / folder, onerror=stop)
-        for file in files
-        if file.lower().endswith(SUFFIXES)
-    )
+    names: list[bytes] = []
+    for parent, folders, files in os.walk(root / folder, onerror=stop):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        names.extend(
+            os.fsencode(os.path.relpath(os.path.join(parent, file), root))
+            for file in files
+            if file.lower().endswith(SUFFIXES) and not file.startswith(".")
+        )
+    return sorted(names)
 
 
-def _folders(root: Path) -> list[str]:
+def class_folders(root: Path) -> list[str]:
     """Return the sorted names of the folders in `root`, which are the classes."""
     current: str | Path = root
     try:
@@ -151,7 +157,10 @@ def decode(path: Path, *, decoder: str = "pillow", mode: str = "RGB") -> Any:
         check_picture(path)
         try:
             kind = io.ImageReadMode.RGB if mode == "RGB" else io.ImageReadMode.GRAY
-            pixels = io.decode_image(io.read_file(str(path)), mode=kind).permute(1, 2, 0).numpy()
+            decoded = io.decode_image(io.read_file(str(path)), mode=kind)
+            if decoded.dtype != torch.uint8:  # newer versions keep the 16 bits of a .png
+                return open_picture(path, mode)
+            pixels = decoded.permute(1, 2, 0).numpy()
             return pillow.fromarray(pixels if mode == "RGB" else pixels[..., 0])
         except RuntimeError:
             pass  # an unknown format or damage: Pillow knows more formats, and its errors say what is wrong

@@ -9,7 +9,7 @@ import torch
 
 from avuc.core.errors import InputError
 from avuc.data.arrays import UNLABELLED, Dataset
-from avuc.data.decode import AsIs, EvalView, ImageFiles, pictures, scan
+from avuc.data.decode import AsIs, EvalView, ImageFiles, class_folders, pictures, scan
 from avuc.data.files import existing_path, folder_listing
 from avuc.data.stream import in_memory
 
@@ -54,8 +54,8 @@ def load_folder(
 def list_folder(root: str | Path | None, split: str = "all") -> ImageFiles:
     """List the pictures of a folder without decoding them; `Stream` reads them.
 
-    The folder has one folder per class; labels follow their sorted names. Without class folders, every label is
-    `UNLABELLED`.
+    The folder has one folder per class; labels follow their sorted names, of all splits those in `train`. Without class
+    folders, every label is `UNLABELLED`. Hidden files and folders are left out.
 
     Args:
         root: the folder.
@@ -86,15 +86,46 @@ def list_folder(root: str | Path | None, split: str = "all") -> ImageFiles:
             f"{base}: no split {split!r} ({folder_listing(base)}); expected folders train/ and test/, or split='all' "
             "without them"
         )
-    names, labels, classes = scan(folder)
-    if not classes:
+    present = class_folders(folder)
+    if split == "all":
+        _check_not_splits(base, present)
+    trained = _trained_classes(base, splits, split, present)
+    names, labels, classes = scan(folder, trained)
+    if not present:
+        classes = ()
         names = np.array(pictures(folder), dtype=np.bytes_)
         labels = torch.full((len(names),), UNLABELLED)
     if not len(names):
         raise InputError(f"{folder}: no pictures here ({folder_listing(folder)}); expected CLASS/*.png, .jpg, …")
-    empty = [name for label, name in enumerate(classes) if not bool((labels == label).any())]
+    empty = [name for name in present if not bool((labels == classes.index(name)).any())]
     if empty:
         raise InputError(f"{folder / empty[0]}: no pictures in this class; remove the folder or fill it")
     origin = f"folder {folder}, {len(names)} pictures, {len(classes)} classes"
     name = base.name if split == "all" else f"{base.name}-{split}"
     return ImageFiles(folder, names, labels, len(classes), name, classes, origin)
+
+
+def _check_not_splits(base: Path, present: list[str]) -> None:
+    """Raise if all folders have names of splits: they would be read as classes."""
+    known = {name for names in SPLITS.values() for name in names}
+    if present and all(name.lower() in known for name in present):
+        raise InputError(
+            f"{base}: {', '.join(present)} are splits, not classes; name one as split=, with its folder in lower case, "
+            "or load the folder of one split"
+        )
+
+
+def _trained_classes(base: Path, splits: dict[str, str], split: str, present: list[str]) -> list[str] | None:
+    """Return the classes of the training pictures, which number the labels of the other splits; None: use those here.
+
+    A class without a test picture has no folder in many data sets; numbered anew, the classes after it would be wrong.
+    """
+    if split in ("all", "train") or "train" not in splits or not present:
+        return None
+    classes = class_folders(base / splits["train"])
+    if classes and (unknown := sorted(set(present) - set(classes))):
+        raise InputError(
+            f"{base / splits[split]}: folder {unknown[0]!r} is not one of the {len(classes)} classes in "
+            f"{splits['train']}/; rename or remove it, or load the folder of this split alone"
+        )
+    return classes or None

@@ -46,6 +46,9 @@ class TensorData:
     encode: Encode | None = None
 
     def __post_init__(self) -> None:
+        if not self.labels.is_floating_point() and self.labels.dtype != torch.int64:
+            # in bytes, as masks often are, −100 would be 156
+            object.__setattr__(self, "labels", self.labels.long())
         parts = {"inputs": self.inputs} if isinstance(self.inputs, Tensor) else dict(self.inputs)
         rows = len(self.labels)
         for name, tensor in parts.items():

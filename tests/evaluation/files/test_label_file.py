@@ -37,6 +37,19 @@ def test_rows_are_matched_by_their_ids(tmp_path, first, second, name):
     assert read_scores(path, labels=same).labels.tolist() == LABELS.tolist()
 
 
+@pytest.mark.parametrize("first", TABLES)
+@pytest.mark.parametrize("second", TABLES)
+@pytest.mark.parametrize("name", ["image_id", "tweet"])
+@pytest.mark.parametrize("kind", ["19 digits", "zeros in front", "text"])
+def test_ids_are_compared_exactly(tmp_path, first, second, name, kind):
+    ids = np.arange(300) + 1_800_000_000_000_000_000  # as floats, all of them are equal
+    if kind != "19 digits":
+        ids = np.array([f"{i:05}" if kind == "zeros in front" else f"{i}e1" for i in range(300)])
+    path = scores(tmp_path / f"a{first}", **{name: ids})
+    other = write(tmp_path / f"b{second}", {"label": LABELS[ORDER], name: ids[ORDER]})
+    assert read_scores(path, labels=other).labels.tolist() == LABELS.tolist()
+
+
 @pytest.mark.parametrize("suffix", TABLES)
 @pytest.mark.parametrize("ids", ["others", "twice"])
 def test_other_ids_are_refused(tmp_path, refused, suffix, ids):

@@ -365,3 +365,54 @@ def test_dense_text_labels_and_numbers_as_text(tmp_path):
     assert read_scores(save(tmp_path, logits=DENSE, labels=NAMES[MAPS])).labels.tolist() == MAPS.ravel().tolist()
     path = save(tmp_path, logits=ROWS, labels=MAPS.ravel().astype(str))
     assert read_scores(path).labels.tolist() == MAPS.ravel().tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16])
+def test_the_ignored_label_is_not_wrapped_to_the_type_of_the_labels(tmp_path, dtype):
+    labels = RNG.integers(0, 160, (4, 3, 5))
+    labels[0] = 156  # −100 as a byte
+    scores = (RNG.normal(size=(4, 160, 3, 5)) + 9 * np.moveaxis(np.eye(160)[labels], -1, 1)).astype(np.float32)
+    path = save(tmp_path, logits=scores, labels=labels.astype(dtype))
+    assert read_scores(path).labels.tolist() == labels.reshape(-1).tolist()
+    stream = open_scores(path, most_scores=0)
+    assert stream.num_rows == sum(part.num_rows for part in stream.parts()) == 60
+    # 255 of --ignore-index, as masks have it
+    masked = np.where(labels == 156, 255, labels).astype(np.uint8)
+    assert read_scores(save(tmp_path, logits=scores, labels=masked), ignore_index=255).num_rows == (masked != 255).sum()
+
+
+def test_unknown_decisions_in_bytes(tmp_path):
+    labels = RNG.integers(0, 2, (30, 3))
+    labels[4, 1] = 255
+    path = save(tmp_path, probs=RNG.random((30, 3)), labels=labels.astype(np.uint8))
+    known = read_multilabel(path, ignore_index=255).labels
+    assert known.tolist() == np.where(labels == 255, -100, labels).tolist()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_integer_class_labels_of_a_file_number_the_scores(tmp_path, suffix):
+    from safetensors.numpy import save_file
+
+    labels = RNG.integers(0, 3, 40)
+    probs = RNG.dirichlet(np.ones(3), 40)
+    path = tmp_path / f"a{suffix}"
+
+    def read(known, given):
+        arrays = {"probs": probs[: len(given)], "labels": given, "classes": known}
+        np.savez(path, **arrays) if suffix == ".npz" else save_file(arrays, path)
+        in_memory, (part,) = read_scores(path), open_scores(path, most_scores=0).parts()
+        assert in_memory.labels.tolist() == part.labels.tolist()
+        return in_memory.labels.tolist()
+
+    for known in ([0, 2, 3], [1, 2, 3], [3, 5, 7], [0, 1, 2]):  # predict_proba and classes_ of scikit-learn
+        assert read(np.array(known), np.array(known)[labels]) == labels.tolist()
+        assert read(np.array(known), labels) == labels.tolist()  # the labels may be positions already
+    assert read(np.arange(40), labels) == labels.tolist()  # something else: one number for each row
+    # 0 and 2 may be classes 0 and 1, or positions 0 and 2
+    with pytest.raises(InputError, match=r"the numbers of the columns .* else save positions"):
+        read(np.array([0, 2, 3]), 2 * (labels[:30] % 2))
+
+
+def test_objects_as_classes_are_no_reason_to_refuse_a_file(tmp_path):
+    np.savez(tmp_path / "a.npz", probs=[[0.9, 0.1], [0.2, 0.8]], labels=[0, 1], classes=np.array(["a", {}], object))
+    assert read_scores(tmp_path / "a.npz").labels.tolist() == [0, 1]

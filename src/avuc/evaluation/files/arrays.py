@@ -58,8 +58,9 @@ with suppress(ImportError):  # Python may have been built without it
 
 # a function that loads an array, from its name and whether it may be text
 Load = Callable[[str, bool], Any]
-# names of an array of class names
+# names of an array of class names or numbers
 CLASS_NAMES = ("class_names", "classes")
+BLOCK = 1 << 16
 
 
 def read_npz(path: Path, options: ReadOptions) -> RawScores:
@@ -162,8 +163,7 @@ def _scores_by_name(path: Path, names: Sequence[str], options: ReadOptions, load
     if label is not None:
         raw.labels, raw.labels_from = load(label, True), repr(label)
         raw.notes += other_labels_note(others)
-        if is_text(raw.labels):
-            raw.class_names = _class_names(names, load)
+        raw.class_names = _class_names(names, load) if is_text(raw.labels) else _class_numbers(names, load, raw)
     return raw
 
 
@@ -172,6 +172,20 @@ def _class_names(names: Sequence[str], load: Load) -> tuple[str, ...] | None:
     key = next((name for name in CLASS_NAMES if name in names), None)
     array: Any = None if key is None else load(key, True)
     return tuple(array.tolist()) if is_text(array) and array.ndim == 1 else None
+
+
+def _class_numbers(names: Sequence[str], load: Load, raw: RawScores) -> tuple[str, ...] | None:
+    """Return the label of each score, such as `classes_` of scikit-learn; None if the file has none, or 0 … C−1."""
+    key, shape, array = next((name for name in CLASS_NAMES if name in names), None), tuple(raw.scores.shape), None
+    if key is not None and len(shape) > 1 and len(raw.labels.shape) == 1:
+        with suppress(InputError):  # an array of objects, which was never needed
+            array = load(key, True)
+    if array is None or tuple(array.shape) != shape[-1:] or is_text(array):
+        return None
+    numbers = np.asarray(torch.cat(list(array.blocks(BLOCK))) if hasattr(array, "blocks") else array)
+    if numbers.dtype.kind not in "iu" or len(set(numbers.tolist())) < len(numbers) or numbers.min() < 0:
+        return None
+    return None if np.array_equal(numbers, np.arange(len(numbers))) else tuple(map(str, numbers.tolist()))
 
 
 def is_text(array: Any) -> bool:

@@ -251,7 +251,7 @@ def _decide_by_number(
         raise file_error(
             path,
             f"{where} may be the numbers of the columns ({listing(map(str, numbers), 5)}) or their positions",
-            "pass --first-label 0 for positions, or list the columns in the order of their numbers",
+            "pass --first-label 0 for positions; else save positions, or list columns in the order of their numbers",
         )
     if by_number:
         return 0, numbers, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -210,6 +211,21 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def whole_text(text: str) -> str:
+    """Return the text of a whole number as plain digits; other texts as they are.
+
+    Digits are not read as a float, which would make ids of more than 15 digits equal.
+
+    >>> whole_text("1.0"), whole_text("007"), whole_text("1800000000000000001"), whole_text("a1")
+    ('1', '7', '1800000000000000001', 'a1')
+    """
+    match = re.fullmatch(r"([+-]?\d{1,99})(\.0*)?", text, re.ASCII)
+    if match:
+        return str(int(match[1]))
+    number = float(text) if is_number(text) else math.inf
+    return str(int(number)) if abs(number) < 2**53 and number == int(number) else text
 
 
 def no_score_columns(path: Path, names: Sequence[str], texts: Sequence[str], sample: TableSample | None) -> InputError:

@@ -18,7 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from avuc.evaluation.files.choose_columns import choose_columns
-from avuc.evaluation.files.columns import index_labels, is_number
+from avuc.evaluation.files.columns import index_labels, is_number, whole_text
 from avuc.evaluation.files.csv_header import MAX_LINE, REMEDY, check_header, find_delimiter, first_line, read_text_table
 from avuc.evaluation.files.messages import file_error, number_hint, quoted
 from avuc.evaluation.files.names import EXACT_RANGE, Named, RawScores, ReadOptions, check_size
@@ -208,8 +208,7 @@ class _Table:
 
     def cells(self, name: str) -> list[str]:
         column = self.column(name)
-        texts = [_whole(text) for text in column.texts]
-        return [texts[code] for code in column.codes]
+        return [column.texts[code] for code in column.codes]
 
     # the methods of TableSample
 
@@ -244,7 +243,7 @@ class _Table:
         return np.array(list(cells)).reshape(-1, len(names))
 
     def labels(self, name: str) -> frozenset[str]:
-        return frozenset(_whole(text) for text in self.column(name).texts)
+        return frozenset(whole_text(text) for text in self.column(name).texts)
 
 
 def _bounded(file: TextIO, delimiter: str, width: int) -> Iterator[str]:
@@ -290,9 +289,3 @@ def _number(text: str, comma: bool = False) -> float:
     if comma:
         return float(text.replace(",", ".")) if is_comma_number(text) else np.nan
     return float(text) if is_number(text) else np.nan
-
-
-def _whole(text: str) -> str:
-    """Return `1.0` as `1`; other texts as they are."""
-    number = _number(text)
-    return str(int(number)) if np.isfinite(number) and number == int(number) else text

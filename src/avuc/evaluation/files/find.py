@@ -27,7 +27,7 @@ from avuc.evaluation.files.arrays import (
     write_npz,
     write_safetensors,
 )
-from avuc.evaluation.files.columns import index_labels, is_row_number
+from avuc.evaluation.files.columns import index_labels, is_row_number, whole_text
 from avuc.evaluation.files.csv import open_csv, read_csv, write_csv
 from avuc.evaluation.files.csv_header import find_delimiter, first_line
 from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing
@@ -183,7 +183,7 @@ class LabelTable(Protocol):
         ...
 
     def cells(self, name: str) -> list[str] | None:
-        """Return the column as text, integers without a decimal point; None if it has empty cells or lists."""
+        """Return the column as text; None if it has empty cells or lists."""
         ...
 
 
@@ -234,6 +234,9 @@ def _match_rows(
     known: tuple[np.ndarray, str] | None = None
     for name in shared:
         ours, theirs = scores.cells(name), table.cells(name)
+        if ours is not None and theirs is not None and set(ours) != set(theirs):
+            # one program may have written 7, and the other 007 or 7.0
+            ours, theirs = [whole_text(cell) for cell in ours], [whole_text(cell) for cell in theirs]
         row_of = {cell: row for row, cell in enumerate(theirs or ())}
         if ours is None or theirs is None:
             same = not _is_id(name)

@@ -43,11 +43,12 @@ def read_groups(path: str | Path, name: str, rows: int) -> np.ndarray[Any, np.dt
 
 def _table(file: Path, name: str) -> tuple[Any, list[str]]:
     with file.open(newline="", encoding="utf-8-sig") as lines:
-        reader = csv.DictReader(lines, delimiter=find_delimiter(file, first_line(file)))
-        names = list(reader.fieldnames or [])
-        if name not in names:
+        reader = csv.reader(lines, delimiter=find_delimiter(file, first_line(file)))
+        names = [cell.strip() for cell in next(reader, [])]  # spaces around cells do not count
+        if name.strip() not in names:
             return None, names
-        return np.array([row[name] or "" for row in reader]), names
+        index = names.index(name.strip())
+        return np.array([row[index].strip() if index < len(row) else "" for row in reader if row]), names
 
 
 def _npz(file: Path, name: str) -> tuple[Any, list[str]]:

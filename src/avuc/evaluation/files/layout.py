@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avuc.core.tasks import not_ignored
+
 Shape = tuple[int, ...]
 
 
@@ -65,7 +67,7 @@ class Layout:
         """Return the rows and labels without those that are left out."""
         if self.ignore is None:
             return scores, labels
-        keep = labels != self.ignore
+        keep = not_ignored(labels, self.ignore)
         return (scores, labels) if bool(keep.all()) else (scores[..., keep, :], labels[keep])
 
 

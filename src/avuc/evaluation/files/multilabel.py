@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from avuc.core.atomic import atomic_path
+from avuc.core.tasks import not_ignored
 from avuc.evaluation.files.arrow import stacked
 from avuc.evaluation.files.binary import decide_binary_kind
 from avuc.evaluation.files.checks import check_finite
@@ -171,7 +172,7 @@ def _labels(path: Path, raw: RawScores, shape: tuple[int, ...], ignore: int) -> 
     if tuple(labels.shape) != shape:
         problem = f"{where} have shape {tuple(labels.shape)}, but multi-label scores need {shape}"
         raise file_error(path, problem, "save 0 or 1 for each label, or leave out --task multilabel")
-    known = labels != ignore
+    known = not_ignored(labels, ignore)
     if not bool(known.any()):
         raise file_error(path, f"every label is {ignore}, which marks unknown decisions", "label some rows")
     wrong = known & (labels != 0) & (labels != 1)  # also NaN
@@ -179,7 +180,7 @@ def _labels(path: Path, raw: RawScores, shape: tuple[int, ...], ignore: int) -> 
         row, column = wrong.nonzero()[0].tolist()
         problem = f"{where} must be 0 or 1, found {float(labels[row, column]):g} at row {row}, label {column}"
         raise file_error(path, problem, f"save {ignore} for unknown decisions, or pass --ignore-index")
-    return torch.where(known, labels, IGNORE_INDEX).to(torch.int64), int((~known).sum())
+    return torch.where(known, labels.to(torch.int64), IGNORE_INDEX), int((~known).sum())
 
 
 def _read_table(path: Path, options: ReadOptions) -> RawScores:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avuc.core.tasks import not_ignored
 from avuc.evaluation.files.class_order import order_classes
 from avuc.evaluation.files.find import TEXT_TABLES, HasScoreNames, file_errors, find_scores
 from avuc.evaluation.files.layout import Layout
@@ -105,11 +106,11 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
         scores, labels = layout.kept(scores, raw.labels.reshape(-1))
         _note_left_out(path, raw, total, total - scores.shape[-2])
         if scores.shape[-2] < total:
-            positions = (raw.labels.reshape(-1) != layout.ignore).nonzero()[:, 0]
+            positions = not_ignored(raw.labels.reshape(-1), layout.ignore).nonzero()[:, 0]
             raw.keep(positions)
         _check_classes(path, raw, [(scores, labels)])
     elif _marks_padding(raw, reading, layout):
-        positions = (raw.labels.reshape(-1) != layout.ignore).nonzero()[:, 0]
+        positions = not_ignored(raw.labels.reshape(-1), layout.ignore).nonzero()[:, 0]
         _note_left_out(path, raw, scores.shape[-2], scores.shape[-2] - len(positions))
         scores = scores[..., positions, :]
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
@@ -146,7 +147,7 @@ def _marks_padding(raw: RawScores, reading: Reading, layout: Layout) -> bool:
     if not reading.padding or raw.labels is None or not layout.dense or math.prod(raw.labels.shape) != layout.flat[-2]:
         return False
     blocks = raw.labels.blocks(BLOCK) if hasattr(raw.labels, "blocks") else [raw.labels]
-    kept = sum(int((block != layout.ignore).sum()) for block in blocks)
+    kept = sum(int(not_ignored(block, layout.ignore).sum()) for block in blocks)
     return 0 < kept < layout.flat[-2]
 
 
@@ -260,7 +261,7 @@ def open_scores(
             _note_left_out(file, raw, rows, rows - kept)
             if kept < rows and raw.expected_entropy is not None:
                 labels_here = raw.labels.blocks(BLOCK)
-                raw.keep(torch.cat([(block != layout.ignore).reshape(-1) for block in labels_here]))
+                raw.keep(torch.cat([not_ignored(block, layout.ignore).reshape(-1) for block in labels_here]))
         decision = reading.decide(file, raw, summary)
     return ScoreStream(
         path=file,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from avuc.core.row_groups import Array, images_or_groups
+from avuc.core.tasks import not_ignored
 from avuc.evaluation.files.score_file import BLOCK, ScoreFile, ScoreStream
 
 
@@ -69,5 +70,5 @@ def image_counts(file: ScoreFile | ScoreStream) -> Array | None:
         return np.bincount(row_positions(file) // pixels, minlength=count) if pixels > 1 else None
     if file.raw.labels is None:
         return np.full(count, pixels)
-    blocks = file.raw.labels.blocks(max(1, BLOCK // pixels))
-    return np.concatenate([(block.reshape(len(block), -1) != layout.ignore).sum(1).numpy() for block in blocks])
+    blocks = (block.reshape(len(block), -1) for block in file.raw.labels.blocks(max(1, BLOCK // pixels)))
+    return np.concatenate([not_ignored(block, layout.ignore).sum(1).numpy() for block in blocks])
