@@ -2,7 +2,7 @@
 
 With R ranks, rank r trains on its share of the rows of each batch. Each rank scales its loss so that the mean of the
 ranks' gradients is the gradient of one process on the whole batch, also when the shares differ: the cross-entropy is
-multiplied by R·rows_r/rows, the AvUC quadrants are summed over ranks, and the KL is left as it is. Without
+multiplied by R·labels_r/labels, the AvUC quadrants are summed over ranks, and the KL is left as it is. Without
 torch.distributed there is one rank, and nothing here has an effect.
 """
 
