@@ -10,9 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
+from avuc.deploy import as_module
 from avuc.methods import Dropout, LLDropout
 from avuc.methods.dropout import DropoutHook, DropoutPosterior
 from avuc.nets import mlp, resnet20, small_cnn
+from avuc.posterior import seeded_generator
+from avuc.prediction import predict
+from avuc.uncertainty import mutual_information
 
 
 def generator(seed: int) -> torch.Generator:
@@ -300,3 +304,45 @@ def test_dropout_of_different_origin_acts_in_a_sample() -> None:
         assert kept_in_samples(posterior) == pytest.approx(0.25, abs=0.03)
     first, second = posteriors[2].draw(generator(0)), posteriors[2].draw(generator(1))
     assert not torch.equal(first(torch.ones(1, 400)), second(torch.ones(1, 400)))
+
+
+class Encoder(nn.Module):
+    """A transformer of torch, whose fast path in evaluation mode does not call the layers inside."""
+
+    def __init__(self, rate: float, head_rate: float, padded: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=rate, batch_first=True)
+        layer.self_attn.dropout = 0.0  # of the attention's own function, which has no layer
+        self.encoder, self.drop, self.head = nn.TransformerEncoder(layer, 2), nn.Dropout(head_rate), nn.Linear(8, 3)
+        self.padded = padded
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = (torch.arange(x.shape[1]) >= 2).expand(x.shape[:2]) if self.padded else None
+        logits: Tensor = self.head(self.drop(self.encoder(x, src_key_padding_mask=padding)[:, 0]))
+        return logits
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("head_rate", [0.0, 0.3])
+@pytest.mark.parametrize("make", ["of_own_layers", "own_layers", "before weights"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_dropout_inside_a_transformer_of_torch_counts_in_predictions(make: str, head_rate: float, padded: bool) -> None:
+    torch.manual_seed(0)
+    net, x = Encoder(0.3, head_rate, padded), torch.randn(4, 3, 8)
+    if make == "of_own_layers":
+        posterior = DropoutPosterior.of_own_layers(copy.deepcopy(net))
+    else:
+        posterior = DropoutPosterior(Dropout(rate=0.3, own_layers=make == "own_layers").build(net))
+    predictions = predict(posterior, x, samples=300, progress=False)
+    with torch.no_grad():
+        samples = torch.stack([posterior.draw(seeded_generator(0, s))(x).softmax(-1) for s in range(300)])
+        assert torch.allclose(predictions.probs, samples.mean(0), atol=1e-5)
+        exported = as_module(posterior, samples=300, example=x[:1])(x)[0] if make != "before weights" else None
+        if exported is not None:
+            assert torch.allclose(exported, predictions.probs, atol=1e-5)
+        if make == "of_own_layers" and not padded:  # torch's own dropout, with masks for each row
+            net.train()
+            usual = torch.stack([net(x).softmax(-1) for _ in range(2000)])
+            assert float(predictions.mutual_information.mean()) == pytest.approx(
+                float(mutual_information(usual).mean()), rel=0.3
+            )

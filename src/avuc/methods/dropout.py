@@ -206,7 +206,7 @@ class MaskDraw:
         self._drawn: dict[tuple[int, ...], Tensor] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        net = private_copy(self.net).eval()  # another thread may use the net itself
+        net = call_every_layer(private_copy(self.net).eval())  # another thread may use the net itself
         this_pass = MaskDraw(net, _masks(net), self.seed)
         this_pass._drawn = self._drawn
         this_pass.masks.draw = this_pass
@@ -222,6 +222,16 @@ class MaskDraw:
             kept = torch.empty(shape, device=x.device).bernoulli_(1 - rate, generator=generator)
             self._drawn[key] = kept / (1 - rate) if rate < 1 else kept
         return self._drawn[key].to(x.dtype)
+
+
+def call_every_layer(net: nn.Module) -> nn.Module:
+    """Let a transformer of torch call its layers in evaluation mode, where its fast path would skip their dropout."""
+    for layer in net.modules():
+        if isinstance(layer, nn.TransformerEncoderLayer):
+            layer.activation_relu_or_gelu = 0  # read by the fast path only
+        elif isinstance(layer, nn.TransformerEncoder):
+            layer.use_nested_tensor = False
+    return net
 
 
 def _no_layers(net: nn.Module) -> InputError:
