@@ -1,4 +1,4 @@
-"""N ranks are one rank for data with labels of pixels or tokens, and with rows that have no label."""
+"""N ranks are one rank for data with labels of pixels or tokens, and with rows that have no label; in float64."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def make_net(kind: str) -> nn.Module:
     layers = {"rows": nn.Linear, "tokens": nn.Conv1d, "pixels": nn.Conv2d}
     sizes = [(3, 8), (8, CLASSES)] if kind == "rows" else [(3, 8, 1), (8, CLASSES, 1)]
     first, last = (layers[kind](*size) for size in sizes)
-    return nn.Sequential(first, nn.ReLU(), last).double()
+    # batch normalisation over all ranks, in the precision of the network
+    norm = nn.BatchNorm2d(8) if kind == "pixels" else nn.Identity()
+    return nn.Sequential(first, norm, nn.ReLU(), last).double()
 
 
 def train_all() -> dict[str, tuple[dict[str, Tensor], list[float]]]:
