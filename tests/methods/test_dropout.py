@@ -346,3 +346,14 @@ def test_dropout_inside_a_transformer_of_torch_counts_in_predictions(make: str, 
             assert float(predictions.mutual_information.mean()) == pytest.approx(
                 float(mutual_information(usual).mean()), rel=0.3
             )
+
+
+@pytest.mark.parametrize("own_layers", [True, False])
+def test_a_compiled_network_has_the_samples_of_the_network(own_layers: bool) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)), torch.randn(5, 4)
+    nets = net, torch.compile(copy.deepcopy(net), backend="eager")
+    method = Dropout(rate=0.5)
+    posteriors = [DropoutPosterior.of_own_layers(n) if own_layers else DropoutPosterior(method.build(n)) for n in nets]
+    plain, compiled = (predict(posterior, x, samples=6, progress=False).probs for posterior in posteriors)
+    assert torch.allclose(plain, compiled, atol=1e-6)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from avuc.bayes.noise import own_generator
 from avuc.core.errors import InputError
@@ -214,6 +215,12 @@ class MaskDraw:
 
     def mask(self, hook_index: int, rate: float, x: Tensor, channels: bool) -> Tensor:
         """Return the mask of a layer, scaled by 1/(1 − q); a layer called twice in one pass has two masks."""
+        # a generator cannot be traced, so a network that the user has compiled breaks its graph here; without this
+        # check, the compiler would be loaded in eager mode too, which takes seconds
+        make = _eager_mask if torch.compiler.is_compiling() else MaskDraw._mask
+        return make(self, hook_index, rate, x, channels)
+
+    def _mask(self, hook_index: int, rate: float, x: Tensor, channels: bool) -> Tensor:
         shape = (x.shape[1], *[1] * (x.ndim - 2)) if channels else x.shape[1:]
         key = (hook_index, self._calls[hook_index], *shape)
         self._calls[hook_index] += 1
@@ -222,6 +229,9 @@ class MaskDraw:
             kept = torch.empty(shape, device=x.device).bernoulli_(1 - rate, generator=generator)
             self._drawn[key] = kept / (1 - rate) if rate < 1 else kept
         return self._drawn[key].to(x.dtype)
+
+
+_eager_mask: Callable[[MaskDraw, int, float, Tensor, bool], Tensor] = _disable_dynamo(MaskDraw._mask)
 
 
 def call_every_layer(net: nn.Module) -> nn.Module:
