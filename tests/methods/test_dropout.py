@@ -357,3 +357,57 @@ def test_a_compiled_network_has_the_samples_of_the_network(own_layers: bool) -> 
     posteriors = [DropoutPosterior.of_own_layers(n) if own_layers else DropoutPosterior(method.build(n)) for n in nets]
     plain, compiled = (predict(posterior, x, samples=6, progress=False).probs for posterior in posteriors)
     assert torch.allclose(plain, compiled, atol=1e-6)
+
+
+class TimeFirst(nn.Module):
+    """A transformer that gets (time, batch, features), the default of torch, or (batch, time, features)."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.3, batch_first=batch_first)
+        layer.self_attn.dropout = 0.0
+        self.batch_first, self.head = batch_first, nn.Linear(16, 3)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.batch_first else x.transpose(0, 1)
+        logits: Tensor = self.head(self.encoder(x).mean(1 if self.batch_first else 0))
+        return logits
+
+
+@pytest.mark.parametrize("before_weights", [False, True])
+def test_time_steps_have_masks_of_their_own_and_examples_share_them(before_weights: bool) -> None:
+    torch.manual_seed(0)
+    nets = [TimeFirst(batch_first) for batch_first in (True, False)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    x = torch.randn(12, 12, 16)  # as many examples as time steps: the shape alone does not show which is which
+    spread = []
+    for net in nets:
+        posterior = (
+            DropoutPosterior(Dropout(rate=0.3).build(net))
+            if before_weights
+            else DropoutPosterior.of_own_layers(copy.deepcopy(net))
+        )
+        whole = predict(posterior, x, samples=300, progress=False)
+        for size in (1, 5):
+            parts = predict(posterior, x, samples=300, batch_size=size, progress=False)
+            assert torch.allclose(parts.probs, whole.probs, atol=1e-5), size
+        spread.append(float(whole.mutual_information.mean()))
+    # one mask for all time steps would have several times the mutual information
+    assert spread[1] == pytest.approx(spread[0], rel=0.25)
+
+
+def test_rows_that_the_network_splits_are_no_time_steps() -> None:
+    class Split(nn.Module):  # two sensors in each row, which one layer reads one by one
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop, self.conv, self.head = nn.Dropout(0.5), nn.Conv1d(1, 4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            features = self.conv(self.drop(x.flatten(0, 1)[:, None])).mean(2)
+            logits: Tensor = self.head(features.view(len(x), 2, 4).mean(1))
+            return logits
+
+    posterior, x = DropoutPosterior.of_own_layers(Split()), torch.randn(6, 2, 9)
+    whole = predict(posterior, x, samples=5, progress=False).probs
+    assert torch.allclose(predict(posterior, x, samples=5, batch_size=1, progress=False).probs, whole, atol=1e-6)
