@@ -10,9 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
+from avuc.deploy import as_module
 from avuc.methods import Dropout, LLDropout
 from avuc.methods.dropout import DropoutHook, DropoutPosterior
 from avuc.nets import mlp, resnet20, small_cnn
+from avuc.posterior import seeded_generator
+from avuc.prediction import predict
+from avuc.uncertainty import mutual_information
 
 
 def generator(seed: int) -> torch.Generator:
@@ -300,3 +304,110 @@ def test_dropout_of_different_origin_acts_in_a_sample() -> None:
         assert kept_in_samples(posterior) == pytest.approx(0.25, abs=0.03)
     first, second = posteriors[2].draw(generator(0)), posteriors[2].draw(generator(1))
     assert not torch.equal(first(torch.ones(1, 400)), second(torch.ones(1, 400)))
+
+
+class Encoder(nn.Module):
+    """A transformer of torch, whose fast path in evaluation mode does not call the layers inside."""
+
+    def __init__(self, rate: float, head_rate: float, padded: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=rate, batch_first=True)
+        layer.self_attn.dropout = 0.0  # of the attention's own function, which has no layer
+        self.encoder, self.drop, self.head = nn.TransformerEncoder(layer, 2), nn.Dropout(head_rate), nn.Linear(8, 3)
+        self.padded = padded
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = (torch.arange(x.shape[1]) >= 2).expand(x.shape[:2]) if self.padded else None
+        logits: Tensor = self.head(self.drop(self.encoder(x, src_key_padding_mask=padding)[:, 0]))
+        return logits
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("head_rate", [0.0, 0.3])
+@pytest.mark.parametrize("make", ["of_own_layers", "own_layers", "before weights"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_dropout_inside_a_transformer_of_torch_counts_in_predictions(make: str, head_rate: float, padded: bool) -> None:
+    torch.manual_seed(0)
+    net, x = Encoder(0.3, head_rate, padded), torch.randn(4, 3, 8)
+    if make == "of_own_layers":
+        posterior = DropoutPosterior.of_own_layers(copy.deepcopy(net))
+    else:
+        posterior = DropoutPosterior(Dropout(rate=0.3, own_layers=make == "own_layers").build(net))
+    predictions = predict(posterior, x, samples=300, progress=False)
+    with torch.no_grad():
+        samples = torch.stack([posterior.draw(seeded_generator(0, s))(x).softmax(-1) for s in range(300)])
+        assert torch.allclose(predictions.probs, samples.mean(0), atol=1e-5)
+        exported = as_module(posterior, samples=300, example=x[:1])(x)[0] if make != "before weights" else None
+        if exported is not None:
+            assert torch.allclose(exported, predictions.probs, atol=1e-5)
+        if make == "of_own_layers" and not padded:  # torch's own dropout, with masks for each row
+            net.train()
+            usual = torch.stack([net(x).softmax(-1) for _ in range(2000)])
+            assert float(predictions.mutual_information.mean()) == pytest.approx(
+                float(mutual_information(usual).mean()), rel=0.3
+            )
+
+
+@pytest.mark.parametrize("own_layers", [True, False])
+def test_a_compiled_network_has_the_samples_of_the_network(own_layers: bool) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)), torch.randn(5, 4)
+    nets = net, torch.compile(copy.deepcopy(net), backend="eager")
+    method = Dropout(rate=0.5)
+    posteriors = [DropoutPosterior.of_own_layers(n) if own_layers else DropoutPosterior(method.build(n)) for n in nets]
+    plain, compiled = (predict(posterior, x, samples=6, progress=False).probs for posterior in posteriors)
+    assert torch.allclose(plain, compiled, atol=1e-6)
+
+
+class TimeFirst(nn.Module):
+    """A transformer that gets (time, batch, features), the default of torch, or (batch, time, features)."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.3, batch_first=batch_first)
+        layer.self_attn.dropout = 0.0
+        self.batch_first, self.head = batch_first, nn.Linear(16, 3)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if self.batch_first else x.transpose(0, 1)
+        logits: Tensor = self.head(self.encoder(x).mean(1 if self.batch_first else 0))
+        return logits
+
+
+@pytest.mark.parametrize("before_weights", [False, True])
+def test_time_steps_have_masks_of_their_own_and_examples_share_them(before_weights: bool) -> None:
+    torch.manual_seed(0)
+    nets = [TimeFirst(batch_first) for batch_first in (True, False)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    x = torch.randn(12, 12, 16)  # as many examples as time steps: the shape alone does not show which is which
+    spread = []
+    for net in nets:
+        posterior = (
+            DropoutPosterior(Dropout(rate=0.3).build(net))
+            if before_weights
+            else DropoutPosterior.of_own_layers(copy.deepcopy(net))
+        )
+        whole = predict(posterior, x, samples=300, progress=False)
+        for size in (1, 5):
+            parts = predict(posterior, x, samples=300, batch_size=size, progress=False)
+            assert torch.allclose(parts.probs, whole.probs, atol=1e-5), size
+        spread.append(float(whole.mutual_information.mean()))
+    # one mask for all time steps would have several times the mutual information
+    assert spread[1] == pytest.approx(spread[0], rel=0.25)
+
+
+def test_rows_that_the_network_splits_are_no_time_steps() -> None:
+    class Split(nn.Module):  # two sensors in each row, which one layer reads one by one
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop, self.conv, self.head = nn.Dropout(0.5), nn.Conv1d(1, 4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            features = self.conv(self.drop(x.flatten(0, 1)[:, None])).mean(2)
+            logits: Tensor = self.head(features.view(len(x), 2, 4).mean(1))
+            return logits
+
+    posterior, x = DropoutPosterior.of_own_layers(Split()), torch.randn(6, 2, 9)
+    whole = predict(posterior, x, samples=5, progress=False).probs
+    assert torch.allclose(predict(posterior, x, samples=5, batch_size=1, progress=False).probs, whole, atol=1e-6)

@@ -85,7 +85,7 @@ def test_compiled_pieces_compute_the_same(
             for epoch in range(2):
                 model.begin(epoch)
                 for rows in model.order(len(data), epoch).split(107):
-                    model.step(*model.batch(data, rows), len(rows))
+                    model.step(*model.batch(data, rows))
                 curve.append(model.end(epoch))
         assert not {"run", "weights"} & set(model.model.__dict__)  # nothing stays behind in the model
         curves[level] = curve
@@ -105,7 +105,7 @@ def test_models_share_what_is_compiled(train: Dataset, normalised_net: Factory, 
         model = trainer(SVI(), normalised_net, AVUC, len(train), seed)
         attach(model, "all")
         model.begin(0)
-        model.step(*model.batch(train, torch.arange(107)), 107)
+        model.step(*model.batch(train, torch.arange(107)))
         counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert counts == [counts[0]] * 4
 
@@ -131,14 +131,14 @@ def test_trial_steps_leave_no_trace(optimizer: str, begun: bool, train: Dataset,
         )
         model.begin(0)
         if begun:
-            model.step(*model.batch(train, torch.arange(50)), 50)
+            model.step(*model.batch(train, torch.arange(50)))
         model.model.train()
         with unchanged([model]):
             for _ in range(trials):
-                model.step(*model.batch(train, torch.arange(107)), 107)
+                model.step(*model.batch(train, torch.arange(107)))
         model.begin(1)
         for rows in model.order(500, 1).split(107):
-            model.step(*model.batch(train, rows), len(rows))
+            model.step(*model.batch(train, rows))
         states.append([tensor.detach().clone() for tensor in model.state()])
     for with_trials, without in zip(*states, strict=True):
         assert torch.equal(with_trials.nan_to_num(7), without.nan_to_num(7))

@@ -160,3 +160,10 @@ def test_predict_takes_token_classifiers(tiny_model: Make, rows: Make) -> None:
     torch.testing.assert_close(found.probs, logits[kept].softmax(-1), rtol=0, atol=1e-6)
     expected = compute_metrics((logits.numpy(), data.labels.numpy()))
     assert evaluate(found)["ece"] == pytest.approx(expected["ece"], abs=1e-6)
+
+
+def test_weight_decay_leaves_rho_alone(adapter: BayesianModule, rows: Make, settings: Settings) -> None:
+    trainer = AvUCTrainer(adapter, settings(weight_decay=0.1), train_dataset=rows(8, tokens=False))
+    groups = trainer.create_optimizer().param_groups
+    decay = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
+    assert (decay[id(adapter.mu)], decay[id(adapter.rho)]) == (0.1, 0.0)

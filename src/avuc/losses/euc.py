@@ -21,7 +21,7 @@ log S − log α_y, and predictions, metrics and calibrators take log α like an
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -94,7 +94,18 @@ def with_dirichlet_head(net: nn.Module, evidence: Evidence | None = None) -> nn.
                 f"euc: the network ends in DirichletHead({head.evidence!r}), and the objective's options say evidence "
                 f"{evidence!r}; leave the option out, or the head"
             )
-    return net if heads else nn.Sequential(net, DirichletHead(evidence or "exp"))
+    return net if heads else _WithHead(net, DirichletHead(evidence or "exp"))
+
+
+class _WithHead(nn.Sequential):
+    """A network and its head; unlike `nn.Sequential` it passes on keyword arguments."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        net, head = self
+        return head(net(*args, **kwargs))
+
+    def _get_name(self) -> str:
+        return "Sequential"  # checkpoints are identified by the printed layers, and earlier versions had that class
 
 
 def euc_loss(

@@ -11,20 +11,23 @@ Hooks apply the masks: the net's code and the names in its `state_dict` do not c
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from avuc.bayes.noise import own_generator
 from avuc.core.errors import InputError
 from avuc.core.private_copy import private_copy
 from avuc.methods.method import Method
+from avuc.nets.calls import Arguments, call_every_layer, copies_of_first_row, number_of_rows
 from avuc.posterior import Posterior, seeded_generator
 
 WEIGHT_LAYERS = (
@@ -204,24 +207,72 @@ class MaskDraw:
         self.seed: int = seed
         self._calls: Counter[int] = Counter()
         self._drawn: dict[tuple[int, ...], Tensor] = {}
+        self._arguments: Arguments = ((), {})  # of this pass
+        self._shapes: list[dict[tuple[int, int], torch.Size]] = []  # of inputs of layers, for one row and for two
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        net = private_copy(self.net).eval()  # another thread may use the net itself
-        this_pass = MaskDraw(net, _masks(net), self.seed)
-        this_pass._drawn = self._drawn
+        return self._run(MaskDraw, args, kwargs)
+
+    def _run(self, kind: type[MaskDraw], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        net = call_every_layer(private_copy(self.net).eval())  # another thread may use the net itself
+        this_pass = kind(net, _masks(net), self.seed)
+        this_pass._drawn, this_pass._shapes, this_pass._arguments = self._drawn, self._shapes, (args, kwargs)
         this_pass.masks.draw = this_pass
         return net(*args, **kwargs)
 
     def mask(self, hook_index: int, rate: float, x: Tensor, channels: bool) -> Tensor:
         """Return the mask of a layer, scaled by 1/(1 − q); a layer called twice in one pass has two masks."""
-        shape = (x.shape[1], *[1] * (x.ndim - 2)) if channels else x.shape[1:]
-        key = (hook_index, self._calls[hook_index], *shape)
+        # a generator cannot be traced, so a network that the user has compiled breaks its graph here; without this
+        # check, the compiler would be loaded in eager mode too, which takes seconds
+        make = _eager_mask if torch.compiler.is_compiling() else MaskDraw._mask
+        return make(self, hook_index, rate, x, channels)
+
+    def _mask(self, hook_index: int, rate: float, x: Tensor, channels: bool) -> Tensor:
+        call = (hook_index, self._calls[hook_index])
         self._calls[hook_index] += 1
+        shape = (x.shape[1], *[1] * (x.ndim - 2)) if channels else x.shape[1:]
+        if not channels and x.ndim > 2 and self._time_first(call, x):
+            shape = (x.shape[0], 1, *x.shape[2:])
+        key = (*call, *shape)
         if key not in self._drawn:
             generator = seeded_generator(self.seed, *key, device=x.device)
             kept = torch.empty(shape, device=x.device).bernoulli_(1 - rate, generator=generator)
             self._drawn[key] = kept / (1 - rate) if rate < 1 else kept
         return self._drawn[key].to(x.dtype)
+
+    def _time_first(self, call: tuple[int, int], x: Tensor) -> bool:
+        """Return whether the batch is the second dimension of a layer's input, as in transformers by default.
+
+        One mask of the other dimensions would then be the same for all time steps, and different for each example.
+        """
+        if x.shape[1] != number_of_rows(self._arguments):
+            return False
+        if not self._shapes:
+            self._shapes += [_input_shapes(self, copies_of_first_row(self._arguments, count)) for count in (1, 2)]
+        one, two = (shapes.get(call) for shapes in self._shapes)
+        return one is not None and two is not None and one[0] == two[0] and 2 * one[1] == two[1]
+
+
+class _ShapeDraw(MaskDraw):
+    """Keeps the shapes of inputs, and drops nothing."""
+
+    def mask(self, hook_index: int, rate: float, x: Tensor, channels: bool) -> Tensor:
+        self._shapes[0][hook_index, self._calls[hook_index]] = x.shape
+        self._calls[hook_index] += 1
+        return x.new_ones(())
+
+
+def _input_shapes(sample: MaskDraw, arguments: Arguments) -> dict[tuple[int, int], torch.Size]:
+    """Return the shapes of the inputs of layers with dropout, by layer and call."""
+    shapes = _ShapeDraw(sample.net, sample.masks, sample.seed)
+    shapes._shapes = [{}]
+    # whatever a network raises that does not take so few rows: the batch is then the first dimension
+    with contextlib.suppress(Exception), torch.no_grad():
+        shapes._run(_ShapeDraw, *arguments)
+    return shapes._shapes[0]
+
+
+_eager_mask: Callable[[MaskDraw, int, float, Tensor, bool], Tensor] = _disable_dynamo(MaskDraw._mask)
 
 
 def _no_layers(net: nn.Module) -> InputError:

@@ -18,8 +18,8 @@ on a net of the same architecture and then `load_state_dict`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -54,8 +54,13 @@ class Method(ABC):
         """
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
-        """Return the logits of a training batch: (N, C), or (S, N, C) for S samples."""
-        logits: Tensor = model(images)
+        """Return the logits of a training batch: (N, C), or (S, N, C) for S samples.
+
+        Args:
+            model: what `build` returned.
+            images: the batch; a mapping has the network's keyword arguments, as in `avuc.predict`.
+        """
+        logits: Tensor = call(model, images)
         return logits
 
     def kl(self, model: nn.Module) -> Tensor | float:
@@ -80,3 +85,8 @@ class Method(ABC):
         if len(models) != 1:
             raise InputError(f"{type(self).__name__} fits one model, found {len(models)}")
         return models[0]
+
+
+def call(model: nn.Module, inputs: Any, **options: Any) -> Any:
+    """Return the output of a model for a tensor, or for a mapping of keyword arguments."""
+    return model(**inputs, **options) if isinstance(inputs, Mapping) else model(inputs, **options)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule, Moped, Normal, to_bayesian
 from avuc.core.errors import InputError
-from avuc.methods.method import Method
+from avuc.methods.method import Method, call
 from avuc.posterior import Posterior
 
 
@@ -71,7 +71,7 @@ class SVI(Method):
         return model
 
     def logits(self, model: nn.Module, images: Tensor) -> Tensor:
-        logits: Tensor = model(images) if self.train_draws == 1 else model(images, samples=self.train_draws)
+        logits: Tensor = call(model, images, **({} if self.train_draws == 1 else {"samples": self.train_draws}))
         return logits
 
     def kl(self, model: nn.Module) -> Tensor:

@@ -114,7 +114,7 @@ class CapturedSteps:
             main.wait_stream(stream)
 
     def _step(self, trainer: ModelTrainer, rows: Tensor) -> None:
-        take(trainer, *trainer.batch(self.data, rows), len(rows))
+        take(trainer, *trainer.batch(self.data, rows))
 
 
 def tried(step: Callable[[], None], device: torch.device) -> None:

@@ -61,7 +61,7 @@ class CompiledSteps:
     def __call__(self, indices: Tensor) -> None:
         self._attach(self.levels[0] if self._is_compiled(indices.shape[1]) else "none")
         for trainer, rows in zip(self.trainers, indices, strict=True):
-            take(trainer, *trainer.batch(self.data, rows), len(rows))
+            take(trainer, *trainer.batch(self.data, rows))
             if trainer.device.type == "cpu":
                 check(trainer)
 
@@ -98,7 +98,7 @@ class CompiledSteps:
         try:
             with compiling(), rehearsal(), unchanged(self.trainers):
                 for trainer in self.trainers:
-                    take(trainer, *trainer.batch(self.data, indices), rows)
+                    take(trainer, *trainer.batch(self.data, indices))
         except Diverged:
             return None  # it runs; the step itself will report the NaN on all ranks
         except Exception as error:  # compilers fail in many ways; for each there is a slower way

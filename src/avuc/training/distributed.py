@@ -2,7 +2,7 @@
 
 With R ranks, rank r trains on its share of the rows of each batch. Each rank scales its loss so that the mean of the
 ranks' gradients is the gradient of one process on the whole batch, also when the shares differ: the cross-entropy is
-multiplied by R·rows_r/rows, the AvUC quadrants are summed over ranks, and the KL is left as it is. Without
+multiplied by R·labels_r/labels, the AvUC quadrants are summed over ranks, and the KL is left as it is. Without
 torch.distributed there is one rank, and nothing here has an effect.
 """
 
@@ -188,7 +188,7 @@ class _OverRanks(_BatchNorm):
             return super().forward(x)
         others = [dim for dim in range(x.dim()) if dim != 1]
         shape = [1, -1] + [1] * (x.dim() - 2)
-        exact = x.float()
+        exact = x.to(torch.promote_types(x.dtype, torch.float32))
         local = torch.cat([exact.sum(others), exact.new_full((1,), x.numel() / x.shape[1])])
         summed = self.chain.sum(local)
         count = summed[-1].detach()
@@ -200,8 +200,9 @@ class _OverRanks(_BatchNorm):
             with torch.no_grad():
                 seen += 1
                 weight = (1 / seen).to(running_mean.dtype) if self.momentum is None else self.momentum
-                running_mean.lerp_(mean.detach(), weight)
-                running_var.lerp_(variance.detach() * count / (count - 1).clamp(min=1), weight)
+                unbiased = variance.detach() * count / (count - 1).clamp(min=1)
+                running_mean.lerp_(mean.detach().to(running_mean.dtype), weight)
+                running_var.lerp_(unbiased.to(running_var.dtype), weight)
         out = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.weight is not None:
             out = out * self.weight.view(shape) + self.bias.view(shape)

@@ -40,7 +40,7 @@ class FeatureSteps:
     def __call__(self, indices: Tensor) -> None:
         for trainer, features, rows in zip(self.trainers, self.features, indices, strict=True):
             with self.random.of(trainer), last_layer_only(trainer.model):
-                take(trainer, features[rows], self.labels[rows], len(rows))
+                take(trainer, features[rows], self.labels[rows])
             if trainer.device.type == "cpu":
                 check(trainer)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError, NonFiniteError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.data.arrays import as_input, epoch_batches
 from avuc.data.augmentation import Augmentation
 from avuc.data.tensors import MemoryData, TensorData
@@ -207,14 +208,13 @@ class ModelTrainer:
     def logits(self, images: Tensor) -> Tensor:
         return self.method.logits(self.model, images)
 
-    def step(self, images: Tensor, labels: Tensor, rows: int) -> None:
+    def step(self, images: Tensor, labels: Tensor) -> None:
         """Take one step: forward pass, loss, backward pass, update, meters.
 
         The step reads nothing back to the CPU, so it can be captured. `state()` lists everything it changes.
 
         Args:
             images, labels: this rank's share of the batch.
-            rows: size of the whole batch.
         """
         settings = self.settings
         self.optimizer.zero_grad(set_to_none=True)
@@ -228,7 +228,7 @@ class ModelTrainer:
             terms = self.terms(logits, labels, kl * self.kl_share if isinstance(kl, Tensor) else kl)
         except NonFiniteError as error:  # the AvUC loss checks its logits where that is possible, on all ranks at once
             raise NotFinite("logits") from error
-        self._scaled(terms, logits, rows).backward()
+        self._scaled(terms, logits, labels).backward()
         self.ranks.average_gradients(self.parameters)
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         gradient = nn.utils.get_total_norm(gradients)
@@ -240,17 +240,19 @@ class ModelTrainer:
                 torch._foreach_lerp_(self.average, self.averaged_tensors(), 1 - settings.ema_decay)
         self.meters.add(*labelled_rows(logits, labels), terms, gradient)
 
-    def _scaled(self, terms: Terms, logits: Tensor, rows: int) -> Tensor:
+    def _scaled(self, terms: Terms, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of this rank's rows, scaled so that the mean over ranks is the loss of the whole batch."""
         if self.ranks.size == 1:
             return terms.total
-        local = logits.shape[-2]
-        if local == 0:
+        # the cross-entropy is a mean over labels: of pixels and tokens, and without the rows that have none
+        own = (labels != IGNORE_INDEX).to(terms.nll.dtype).sum()
+        whole = self.ranks.sum(own)
+        if not labels.numel():
             # The mean cross-entropy of no rows is NaN. The empty sum still runs the backward pass through every layer,
             # where the other ranks may be waiting.
             without = logits.sum() + self.loss.objective.beta * terms.avuc
             return without + terms.kl if self.loss.objective.kl_gradient else without
-        return terms.total + (self.ranks.size * local / rows - 1) * terms.nll
+        return terms.total + (self.ranks.size * own / whole.clamp(min=1) - 1) * terms.nll
 
     # what a step changes
 

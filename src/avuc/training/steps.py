@@ -59,7 +59,7 @@ class EagerSteps:
         assert self.data is not None
         for trainer, rows in zip(self.trainers, indices, strict=True):
             with self.random.of(trainer):
-                take(trainer, *trainer.batch(self.data, rows), len(rows))
+                take(trainer, *trainer.batch(self.data, rows))
             if trainer.device.type == "cpu":
                 check(trainer)
 
@@ -69,7 +69,7 @@ class EagerSteps:
         share = self.trainers[0].ranks.share(len(labels))
         for trainer in self.trainers:
             with self.random.of(trainer):
-                take(trainer, as_input(images[share]), labels[share], len(labels))
+                take(trainer, as_input(images[share]), labels[share])
             if trainer.device.type == "cpu":
                 check(trainer)
 
@@ -111,10 +111,10 @@ class GlobalNumbers:
             self.states[id(first)].append(torch.cuda.get_rng_state(trainer.device))
 
 
-def take(trainer: ModelTrainer, images: Tensor, labels: Tensor, rows: int) -> None:
+def take(trainer: ModelTrainer, images: Tensor, labels: Tensor) -> None:
     """Take one step of one model; raise `Diverged` if its loss reports NaN."""
     try:
-        trainer.step(images, labels, rows)
+        trainer.step(images, labels)
     except NotFinite as error:
         raise Diverged(trainer, int(trainer.meters.sums[-1]), str(error)) from error
 

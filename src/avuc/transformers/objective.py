@@ -172,6 +172,17 @@ class AvUCObjective(TrainerCallback):
         if reason:
             warnings.warn(f"AvUCObjective: {reason}", stacklevel=2)
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
+        """Note the number of micro-batches: the last step of an epoch may have fewer than the others."""
+        most = args.gradient_accumulation_steps
+        try:
+            batches = len(train_dataloader)
+        except TypeError:  # a stream
+            return
+        steps = -(-batches // most)
+        last = steps > 0 and state.global_step % steps == steps - 1
+        self.micro_batches = batches - most * (steps - 1) if last else most
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the state into that of `Trainer`, which may write a checkpoint next."""
         state.stateful_callbacks[KEY] = stored(self.avuc)

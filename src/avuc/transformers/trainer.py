@@ -84,6 +84,12 @@ class AvUCTrainer(Trainer):
             epoch_iterator = map(_without_first_label, epoch_iterator)
         return super().get_batch_samples(epoch_iterator, *args, **kwargs)
 
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Return the names of the parameters with weight decay, without the ρ of a posterior: σ would go to 0.69."""
+        posteriors = [name for name, module in model.named_modules() if isinstance(module, BayesianModule)]
+        spared = {f"{name}.rho".removeprefix(".") for name in posteriors}
+        return [name for name in super().get_decay_parameter_names(model) if name not in spared]
+
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log the threshold too, as soon as it is known."""
         threshold = float(self.objective.avuc.threshold)

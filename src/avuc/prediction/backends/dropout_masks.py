@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.methods.dropout import DropoutHook, MaskDraw
+from avuc.nets.calls import call_every_layer
 from avuc.nets.masked import Masked
 
 Shapes = dict[str, tuple[int, ...]]
@@ -37,7 +38,7 @@ def masked_net(net: nn.Module) -> nn.Module | None:
     leaves = all(name and not list(layers[name].children()) for name in names)
     if shared or others or not leaves:
         return None
-    masked = copy.deepcopy(net).eval()
+    masked = call_every_layer(copy.deepcopy(net).eval())
     for name in names:
         parent, _, leaf = name.rpartition(".")
         layer = masked.get_submodule(name)
