@@ -41,13 +41,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO
+
+from mps import multi_process_service
 
 from avuc.core.atomic import write_text
 from avuc.core.errors import InputError, run_script
@@ -58,7 +59,6 @@ FOLDERS = HOME / "reproduction" / "studies"
 OUT_OF_TIME = 75
 LOOK_SECONDS = 0.2
 KILL_SECONDS = 10.0
-MPS = "nvidia-cuda-mps-control"
 # states of an entry
 WAITING, RUNNING, FINISHED, STOPPED, FAILED, NOT_BEGUN = (
     *("waiting", "running", "finished", "out of time", "failed", "not begun: too little time"),
@@ -268,27 +268,6 @@ class Runner:
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)  # with the processes that it has started
-
-
-@contextlib.contextmanager
-def multi_process_service() -> Iterator[dict[str, str]]:
-    """Start the service; yield what its clients need in their environment. Without its program there is nothing."""
-    if shutil.which(MPS) is None:
-        print(f"{MPS}: not found; the studies take turns on the GPU", file=sys.stderr)
-        yield {}
-        return
-    # a short path: it becomes the name of a socket
-    with tempfile.TemporaryDirectory(prefix="mps") as folder:
-        own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        if subprocess.run([MPS, "-d"], env={**os.environ, **own}, check=False).returncode:
-            print(f"{MPS}: did not start; the studies take turns on the GPU", file=sys.stderr)
-            yield {}
-            return
-        try:
-            yield own
-        finally:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run([MPS], input=b"quit\n", env={**os.environ, **own}, check=False, timeout=20)
 
 
 def export(entries: Sequence[Entry], out: Path, target: Path) -> None:

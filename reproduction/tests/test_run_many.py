@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import mps
 import pytest
 import run_many
 
@@ -194,7 +195,7 @@ def test_the_end_in_a_file_may_change(tmp_path, monkeypatch):
 def test_mps_is_started_for_the_studies_alone_and_ended(tmp_path, monkeypatch, capfd):
     folder = tmp_path / "bin"
     folder.mkdir()
-    program = folder / run_many.MPS
+    program = folder / mps.MPS
     program.write_text(
         f'#!/bin/sh\necho "$CUDA_MPS_PIPE_DIRECTORY $1" >> {tmp_path}/called\ncat >> {tmp_path}/called\n'
     )
