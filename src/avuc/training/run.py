@@ -69,6 +69,7 @@ class Job:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise InputError(f"fit: seed must not be negative, found {self.seed}")
+        self.method.check_epochs(self.settings.epochs)
         if isinstance(self.net, nn.Module) and self.method.members > 1:
             raise InputError(
                 f"fit: the {self.method.members} models of {self.method.name} need different starts; "
