@@ -94,7 +94,7 @@ def test_swag_with_too_few_epochs_is_refused_before_training(
     method: Method, plain_net: Factory, train: Dataset, tmp_path: Path
 ) -> None:
     epochs: list[int] = []
-    with pytest.raises(InputError, match="start=0.75, 3 epochs collect fewer.*at least 8 epochs, or use a smaller"):
+    with pytest.raises(InputError, match=r"start=0.75, 3 epochs collect fewer.*at least 8 epochs, or use a smaller"):
         fit(
             method,
             plain_net,
