@@ -196,7 +196,7 @@ class Run:
         if checkpoint is None:
             return
         for trainer in self.trainers:
-            load_trainer(trainer, checkpoint.tensors)
+            load_trainer(trainer, checkpoint.tensors, checkpoint.history)
         self.epoch, self.history, self.best = checkpoint.epoch, checkpoint.history, checkpoint.best
         self.stopped, self.seconds, self.saved = checkpoint.stopped, checkpoint.seconds, checkpoint.path
         self.best_tensors = {name: t for name, t in checkpoint.tensors.items() if name.startswith("best.")}
