@@ -25,7 +25,9 @@ def own_dropout_layers(net: nn.Module, *, marked: bool) -> dict[str, _DropoutNd]
                 f"{type(net).__name__}: {name!r} is an nn.{type(layer).__name__}, which a dropout posterior cannot "
                 "sample and would ignore; use nn.Dropout there and train again, or nn.Identity"
             )
-    layers = {name: layer for name, layer in net.named_modules() if isinstance(layer, DROPOUT_LAYERS)}
+    layers: dict[str, _DropoutNd] = {
+        name: layer for name, layer in net.named_modules() if isinstance(layer, DROPOUT_LAYERS)
+    }
     if not layers:
         raise no_layers(net)
     return layers

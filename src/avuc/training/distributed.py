@@ -153,7 +153,7 @@ def global_batch_norm(model: nn.Module, ranks: Ranks, *, over_ranks: bool) -> It
     classes = [type(layer) for layer in layers]
     chain = _Chain(next(model.parameters()).device) if layers and over_ranks else None
     for layer in layers:
-        layer.__class__ = _with_ranks(type(layer), over_ranks)
+        layer.__class__ = _with_ranks(type(layer), over_ranks)  # type: ignore[arg-type, assignment]
         layer.__dict__["chain"] = chain
     try:
         yield
@@ -220,7 +220,7 @@ class _OwnInstances(_InstanceNorm):
     def _apply_instance_norm(self, x: Tensor) -> Tensor:
         if not len(x):
             return x
-        normalised: Tensor = super()._apply_instance_norm(x)  # type: ignore[no-untyped-call]
+        normalised: Tensor = super()._apply_instance_norm(x)
         return normalised
 
 
