@@ -5,11 +5,13 @@ from __future__ import annotations
 import doctest
 import importlib
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
+from torch.nn.utils import prune
 
 from avuc.bayes import Moped, Normal, to_bayesian
 from avuc.bayes.prior import inverse_softplus
@@ -100,6 +102,25 @@ def test_statistics_move_and_stay_one() -> None:
 def test_what_cannot_be_done_is_said(module: nn.Module, options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         to_bayesian(module, **options)
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("layers", ["all", "last"])
+@pytest.mark.parametrize(
+    "parametrise",
+    [nn.utils.parametrizations.weight_norm, lambda layer, name: prune.random_unstructured(layer, name, 0.5)],
+)
+def test_a_recurrent_layer_with_a_computed_weight_is_refused(
+    parametrise: Callable[[nn.Module, str], object], layers: str, used: bool
+) -> None:
+    """It keeps a list of its weights, so a forward pass or a copy would end in an error of torch."""
+    recurrent = nn.LSTM(3, 4)
+    parametrise(recurrent, "weight_hh_l0")
+    module = nn.ModuleDict({"lstm": recurrent, "head": nn.Linear(4, 2)})
+    if used:
+        recurrent(torch.randn(5, 2, 3))
+    with pytest.raises(InputError, match=r"'lstm' in ModuleDict computes its weight 'weight_hh_l0' .*remove_param"):
+        to_bayesian(module, layers=layers)
 
 
 @pytest.mark.parametrize("field", ["delta", "std", "min_std"])

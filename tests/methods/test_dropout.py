@@ -211,6 +211,20 @@ def test_own_layers_at_the_extremes() -> None:
         DropoutPosterior.of_own_layers(nn.Linear(2, 2))
 
 
+@pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.FeatureAlphaDropout])
+def test_alpha_dropout_of_a_network_is_not_ignored(kind: type[nn.AlphaDropout | nn.FeatureAlphaDropout]) -> None:
+    """Its samples would drop at the other layers only, though the network was trained with this one as well."""
+    net = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.2), nn.SELU(), kind(0.5), nn.Linear(6, 3))
+    with pytest.raises(InputError, match=rf"'3' is an nn\.{kind.__name__}, which .* ignore; use nn\.Dropout"):
+        DropoutPosterior.of_own_layers(net)
+    with pytest.raises(InputError, match=rf"'3' is an nn\.{kind.__name__}"):
+        Dropout(0.5, own_layers=True).build(net)
+    net[3].p = 0.0  # drops nothing in training either; as a mark of where to drop it would be ignored
+    assert DropoutPosterior.of_own_layers(net).draw(generator(0))(torch.rand(2, 4)).shape == (2, 3)
+    with pytest.raises(InputError, match=rf"'3' is an nn\.{kind.__name__}"):
+        Dropout(0.5, own_layers=True).build(net)
+
+
 class Places(nn.Module):
     """Dropout layers of rate 0 mark places: one of channels, one of elements."""
 

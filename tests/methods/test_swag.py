@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
+from avuc.core.errors import InputError
 from avuc.data.arrays import as_input
-from avuc.methods import SWAG
+from avuc.methods import SWAG, Ensemble
 from avuc.methods.batch_norm import measure_statistics
 from avuc.methods.swag import SWAGModel, SWAGPosterior
 from avuc.nets import small_cnn
@@ -67,6 +68,24 @@ def test_collects_after_start_only() -> None:
         method.epoch_end(model, epoch, 8)
         counts.append(int(model.count))
     assert counts == [0, 0, 0, 0, 0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("start", [0.0, 0.1, 0.3, 1 / 3, 0.5, 0.7, 0.75, 0.9, 0.95])
+def test_too_few_epochs_to_collect(start: float) -> None:
+    """Exactly the numbers of epochs that collect fewer than two sets are refused, with the smallest one that is not."""
+    method, refused = SWAG(start=start), []
+    for epochs in range(1, 60):
+        collected = sum(epoch >= start * epochs for epoch in range(epochs))
+        try:
+            Ensemble(2, method).check_epochs(epochs)
+        except InputError as error:
+            refused.append(str(error))
+            assert collected < 2
+        else:
+            assert collected >= 2
+    fewest = len(refused) + 1
+    assert all(f"train for at least {fewest} epochs" in line for line in refused)
+    assert [line for line in refused if "smaller start" not in line] == refused[:1]  # no start helps one epoch
 
 
 def images(rows: int = 300) -> Tensor:

@@ -89,6 +89,25 @@ def test_vanilla_is_the_loop_written_by_hand(settings: TrainSettings, net: Facto
     assert [record["nll"] for record in fitted.history] == pytest.approx(means, rel=1e-12)
 
 
+@pytest.mark.parametrize("method", [SWAG(), Ensemble(2, SWAG())])
+def test_swag_with_too_few_epochs_is_refused_before_training(
+    method: Method, plain_net: Factory, train: Dataset, tmp_path: Path
+) -> None:
+    epochs: list[int] = []
+    with pytest.raises(InputError, match=r"start=0.75, 3 epochs collect fewer.*at least 8 epochs, or use a smaller"):
+        fit(
+            method,
+            plain_net,
+            train,
+            settings=QUICK,
+            directory=tmp_path / "run",
+            progress=False,
+            on_epoch=lambda epoch, figures: epochs.append(epoch),
+        )
+    assert not epochs
+    assert not (tmp_path / "run").exists()
+
+
 METHODS_TO_TRAIN: dict[str, Method] = {
     **{name: METHODS[name]() for name in ("vanilla", "dropout", "ll_dropout", "svi", "ll_svi", "radial")},
     "ensemble": Ensemble(members=2),

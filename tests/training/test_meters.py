@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 
-from avuc.methods import Objective, Terms, Vanilla
+from avuc.methods import Ensemble, Objective, Terms, Vanilla
 from avuc.train import TrainSettings, fit
 from avuc.training.meters import SUMS, Meters, all_uncertain, labelled_rows
 
@@ -61,6 +61,46 @@ def test_a_training_in_which_every_prediction_stays_uncertain_is_told_once(
         fit(Vanilla(), plain_net, train.subset(range(20)), objective=objective, settings=settings, progress=False)
     told = [re.match(r"AvUC as printed: in 5 epochs up to (\d+) every", str(one.message)) for one in found]
     assert [int(one[1]) for one in told] == warned
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("objective", "warned"), [({"threshold": THRESHOLD}, 5), ({"warmup_epochs": 2}, 7)])
+@pytest.mark.parametrize("stops", [(), (0, 2, 3), (4,), (5, 6), (7,), tuple(range(10))])
+def test_an_interrupted_training_is_warned_about_like_a_whole_one(
+    objective, warned, stops, train, plain_net, monkeypatch, tmp_path
+):
+    """Epochs in `stops` (from 0) are the last of a process."""
+    read, above = Meters.read, {"uncertainty_right": 9.0, "uncertainty_wrong": 9.0}
+    monkeypatch.setattr(Meters, "read", lambda self, ranks: read(self, ranks) | FAILED | above)
+    settings = TrainSettings(epochs=10, pad=0, flip=False, batch_size=20, checkpoint_seconds=0)
+
+    def run(last):
+        def stop(epoch, figures):
+            if epoch == last:
+                raise Interrupted
+
+        fit(
+            Ensemble(2),
+            plain_net,
+            train.subset(range(20)),
+            objective=Objective("avuc", variant="paper", **objective),
+            settings=settings,
+            directory=tmp_path,
+            progress=False,
+            on_epoch=stop,
+        )
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for last in stops:
+            with pytest.raises(Interrupted):
+                run(last)
+        run(None)
+    lines = [re.match(r"AvUC as printed: in 5 epochs up to (\d+) every", str(one.message)) for one in caught]
+    assert [int(line[1]) for line in lines if line] == [warned, warned]  # once for each model
 
 
 @pytest.mark.parametrize("ignored", [0, 3, 12])

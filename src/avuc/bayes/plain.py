@@ -10,7 +10,8 @@ WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 def check_plain(module: nn.Module, posterior: type[nn.Module]) -> None:
-    """Raise `InputError` for a module that is or holds a posterior, whose μ and ρ would be sampled, or a wrapper.
+    """Raise `InputError` for a module that is or holds a posterior, whose μ and ρ would be sampled, a wrapper, or a
+    recurrent layer with a computed weight.
 
     Args:
         module: the module to convert.
@@ -27,3 +28,14 @@ def check_plain(module: nn.Module, posterior: type[nn.Module]) -> None:
                 f"to_bayesian: {where} is a data-parallel wrapper; convert the network inside it (.module), then wrap "
                 "the result"
             )
+        computed = [weight for weight in _weight_names(child) if weight not in child._parameters]
+        if computed:  # the layer keeps a list of its weights, in which a computed one is out of date or missing
+            raise InputError(
+                f"to_bayesian: {where} computes its weight {computed[0]!r} (weight_norm, pruning or another "
+                "parametrisation), and such a recurrent layer cannot be converted; make the weight a parameter again, "
+                "for example with torch.nn.utils.parametrize.remove_parametrizations"
+            )
+
+
+def _weight_names(layer: nn.Module) -> list[str]:
+    return list(layer._flat_weights_names) if isinstance(layer, nn.RNNBase) else []

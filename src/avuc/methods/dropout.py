@@ -26,6 +26,7 @@ from torch._compile import _disable_dynamo
 from avuc.bayes.noise import own_generator
 from avuc.core.errors import InputError
 from avuc.core.private_copy import private_copy
+from avuc.methods.dropout_layers import DROPOUT_LAYERS, no_layers, own_dropout_layers
 from avuc.methods.method import Method
 from avuc.nets.calls import Arguments, call_every_layer, copies_of_first_row, number_of_rows
 from avuc.posterior import Posterior, seeded_generator
@@ -39,7 +40,6 @@ WEIGHT_LAYERS = (
     nn.ConvTranspose2d,
     nn.ConvTranspose3d,
 )
-DROPOUT_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ class Dropout(Method):
         return model
 
     def _at_own_layers(self, model: nn.Module, generator: torch.Generator | None) -> nn.Module:
-        names = [name for name, layer in model.named_modules() if isinstance(layer, DROPOUT_LAYERS)]
-        if not names or "" in names:
-            raise _no_layers(model)
+        layers = own_dropout_layers(model, marked=True)
+        if "" in layers:
+            raise no_layers(model)
         masks = Masks(generator)
-        for index, name in enumerate(names):
-            channels = type(model.get_submodule(name)) is not nn.Dropout
+        for index, (name, own) in enumerate(layers.items()):
+            channels = type(own) is not nn.Dropout
             # the hook does the dropout, with the model's generator; the layer itself would use torch's own generator
             layer = nn.Identity()
             layer.register_forward_pre_hook(DropoutHook(masks, index, self.rate, channels=channels))
@@ -182,9 +182,7 @@ class DropoutPosterior(nn.Module):
         >>> DropoutPosterior.of_own_layers(net).draw(torch.Generator())(torch.rand(4, 8)).shape
         torch.Size([4, 3])
         """
-        layers = [layer for layer in net.modules() if isinstance(layer, DROPOUT_LAYERS)]
-        if not layers:
-            raise _no_layers(net)
+        layers = own_dropout_layers(net, marked=False).values()
         masks = Masks(None)
         for index, layer in enumerate(layers):
             if not any(isinstance(hook, DropoutHook) for hook in layer._forward_pre_hooks.values()):
@@ -273,13 +271,6 @@ def _input_shapes(sample: MaskDraw, arguments: Arguments) -> dict[tuple[int, int
 
 
 _eager_mask: Callable[[MaskDraw, int, float, Tensor, bool], Tensor] = _disable_dynamo(MaskDraw._mask)
-
-
-def _no_layers(net: nn.Module) -> InputError:
-    return InputError(
-        f"{type(net).__name__} has no nn.Dropout layers (dropout inside a forward function cannot be found); "
-        "Dropout().build(net) puts dropout before its weight layers"
-    )
 
 
 def _hooks(net: nn.Module) -> list[DropoutHook]:

@@ -50,6 +50,9 @@ class Ensemble(Method):
     def kl(self, model: nn.Module) -> Tensor | float:
         return self.member.kl(model)
 
+    def check_epochs(self, epochs: int) -> None:
+        self.member.check_epochs(epochs)
+
     def epoch_end(self, model: nn.Module, epoch: int, epochs: int) -> None:
         self.member.epoch_end(model, epoch, epochs)
 

@@ -67,6 +67,10 @@ class Method(ABC):
         """Return KL(posterior ‖ prior) in nats, summed over all weights; 0 for a method without a prior."""
         return 0.0
 
+    def check_epochs(self, epochs: int) -> None:
+        """Raise `InputError` before the training if `epochs` are too few for a posterior."""
+        return
+
     def epoch_end(self, model: nn.Module, epoch: int, epochs: int) -> None:
         """Called at the end of epoch `epoch` (0, 1, …) of `epochs`."""
         return

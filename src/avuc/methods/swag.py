@@ -14,6 +14,7 @@ these (the authors use the whole training set). Without, a sample uses the mean 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,9 +61,21 @@ class SWAG(Method):
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
         return SWAGModel(copy.deepcopy(net), self.rank)
 
+    def check_epochs(self, epochs: int) -> None:
+        if self._collects(epochs - 2, epochs):
+            return
+        fewest = next(n for n in itertools.count(int(2 / (1 - self.start))) if self._collects(n - 2, n))
+        raise InputError(
+            f"swag: with start={self.start}, {epochs} epochs collect fewer than the 2 sets of weights that it needs; "
+            f"train for at least {fewest} epochs{', or use a smaller start' if epochs > 1 else ''}"
+        )
+
     def epoch_end(self, model: nn.Module, epoch: int, epochs: int) -> None:
-        if epoch >= self.start * epochs:
+        if self._collects(epoch, epochs):
             _swag(model).collect()
+
+    def _collects(self, epoch: int, epochs: int) -> bool:
+        return epoch >= self.start * epochs
 
     def posterior(self, models: Sequence[nn.Module], *, images: Tensor | None = None) -> Posterior:
         some = evenly_spaced(images, self.bn_images) if images is not None and self.bn_images else None

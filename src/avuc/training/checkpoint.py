@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from avuc._old_names import forward
 from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.training.identity import MAY_VARY, differences
+from avuc.training.meters import epochs_all_uncertain
 from avuc.training.model_trainer import ModelTrainer
 
 KEPT = 2  # number of checkpoints that stay in the folder
@@ -147,9 +148,10 @@ def trainer_tensors(trainer: ModelTrainer) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_trainer(trainer: ModelTrainer, tensors: Mapping[str, Tensor]) -> None:
-    """Restore a model from the tensors of `trainer_tensors`."""
+def load_trainer(trainer: ModelTrainer, tensors: Mapping[str, Tensor], history: Sequence[dict[str, Any]] = ()) -> None:
+    """Restore a model from the tensors of `trainer_tensors` and the history of its run."""
     prefix = trainer.index
+    trainer.trapped = epochs_all_uncertain([record for record in history if record["member"] == prefix])
     trainer.model.load_state_dict(_under(tensors, f"model.{prefix}."))
     trainer.loss.load_state_dict(_under(tensors, f"loss.{prefix}."))
     if len(_under(tensors, f"average.{prefix}.")) != len(trainer.average):

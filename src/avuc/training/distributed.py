@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from avuc.core.data_parallel import all_reduce_sum
 
 T = TypeVar("T")
+NORMALISATIONS = (_BatchNorm, _InstanceNorm)  # layers with running statistics
 
 
 class Ranks:
@@ -85,11 +87,11 @@ class Ranks:
 
     @torch.no_grad()
     def average_statistics(self, model: nn.Module) -> None:
-        """Replace the running statistics of batch normalisation by their mean over ranks."""
+        """Replace the running statistics of batch and instance normalisation by their mean over ranks."""
         if self.size == 1:
             return
         for layer in model.modules():
-            if isinstance(layer, _BatchNorm):
+            if isinstance(layer, NORMALISATIONS):
                 for statistic in (layer.running_mean, layer.running_var):
                     if statistic is not None:
                         all_reduce_sum(statistic)
@@ -137,21 +139,21 @@ class _Chain:
 
 @contextlib.contextmanager
 def global_batch_norm(model: nn.Module, ranks: Ranks, *, over_ranks: bool) -> Iterator[None]:
-    """While open, batch normalisation in training mode works with several ranks.
+    """While open, batch and instance normalisation in training mode work with several ranks.
 
     The layers change their class meanwhile. A compiled function can then serve all models, which it could not if each
     layer had a forward function of its own.
 
     Args:
-        model: its batch-norm layers change while the context is open.
+        model: its normalisation layers change while the context is open.
         ranks: with one rank nothing changes.
         over_ranks: use the statistics of the rows of all ranks; if False, of this rank's rows only.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)] if ranks.size > 1 else []
+    layers = [layer for layer in model.modules() if isinstance(layer, NORMALISATIONS)] if ranks.size > 1 else []
     classes = [type(layer) for layer in layers]
     chain = _Chain(next(model.parameters()).device) if layers and over_ranks else None
     for layer in layers:
-        layer.__class__ = _with_ranks(type(layer), over_ranks)  # type: ignore[arg-type]
+        layer.__class__ = _with_ranks(type(layer), over_ranks)  # type: ignore[arg-type, assignment]
         layer.__dict__["chain"] = chain
     try:
         yield
@@ -162,8 +164,10 @@ def global_batch_norm(model: nn.Module, ranks: Ranks, *, over_ranks: bool) -> It
 
 
 @cache
-def _with_ranks(kind: type[_BatchNorm], over_ranks: bool) -> type[_BatchNorm]:
-    mixin = _OverRanks if over_ranks else _OwnRows
+def _with_ranks(kind: type[_NormBase], over_ranks: bool) -> type[_NormBase]:
+    mixin: type[_NormBase] = _OverRanks if over_ranks else _OwnRows
+    if issubclass(kind, _InstanceNorm):
+        mixin = _InstancesOverRanks if over_ranks else _OwnInstances
     return type(f"{mixin.__name__}{kind.__name__}", (mixin, kind), {})
 
 
@@ -207,4 +211,35 @@ class _OverRanks(_BatchNorm):
         if self.weight is not None:
             out = out * self.weight.view(shape) + self.bias.view(shape)
         normalised: Tensor = out.to(x.dtype)
+        return normalised
+
+
+class _OwnInstances(_InstanceNorm):
+    """Instance normalisation of this rank's rows, of which there may be none."""
+
+    def _apply_instance_norm(self, x: Tensor) -> Tensor:
+        if not len(x):
+            return x
+        normalised: Tensor = super()._apply_instance_norm(x)
+        return normalised
+
+
+class _InstancesOverRanks(_OwnInstances):
+    """Instance normalisation whose running statistics are those of the rows of all ranks."""
+
+    chain: _Chain
+
+    def _apply_instance_norm(self, x: Tensor) -> Tensor:
+        running_mean, running_var = self.running_mean, self.running_var
+        if not self.training or running_mean is None or running_var is None:
+            return super()._apply_instance_norm(x)
+        normalised = super()._apply_instance_norm(x)
+        # This rank has updated the statistics with the mean of its rows. The update is linear, so the mean over ranks,
+        # weighted by their rows, is the update with the mean of all rows.
+        rows = running_mean.new_full((1,), len(x))
+        summed = self.chain.sum(torch.cat([running_mean * rows, running_var * rows, rows])).detach()
+        mean, variance = (summed[:-1] / summed[-1]).chunk(2)
+        with torch.no_grad():
+            running_mean.copy_(mean)
+            running_var.copy_(variance)
         return normalised

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,6 +87,22 @@ def all_uncertain(record: dict[str, float | None], threshold: float) -> bool:
     if avu is None or accuracy is None or not all(mean is not None and mean > threshold for mean in means):
         return False
     return abs(avu + accuracy - 1) < 1e-3
+
+
+def epochs_all_uncertain(records: Sequence[dict[str, Any]]) -> int:
+    """Return in how many of the last epochs of a model, one after the other, `all_uncertain` holds.
+
+    >>> record = {"accuracy": 0.7, "avu": 0.3, "uncertainty_right": 2.2, "uncertainty_wrong": 2.1, "threshold": 1.0}
+    >>> epochs_all_uncertain([record, {**record, "avu": 0.9}, record, record])
+    2
+    """
+    count = 0
+    # A record has the threshold of the next epoch. The first epoch has that of its own record if the threshold is
+    # given; if it is learned, the first record has no AvU and does not count.
+    for before, record in pairwise([*records[:1], *records]):
+        limit = before["threshold"]
+        count = count + 1 if limit is not None and all_uncertain(record, limit) else 0
+    return count
 
 
 def labelled_rows(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -69,6 +69,7 @@ class Job:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise InputError(f"fit: seed must not be negative, found {self.seed}")
+        self.method.check_epochs(self.settings.epochs)
         if isinstance(self.net, nn.Module) and self.method.members > 1:
             raise InputError(
                 f"fit: the {self.method.members} models of {self.method.name} need different starts; "
@@ -195,7 +196,7 @@ class Run:
         if checkpoint is None:
             return
         for trainer in self.trainers:
-            load_trainer(trainer, checkpoint.tensors)
+            load_trainer(trainer, checkpoint.tensors, checkpoint.history)
         self.epoch, self.history, self.best = checkpoint.epoch, checkpoint.history, checkpoint.best
         self.stopped, self.seconds, self.saved = checkpoint.stopped, checkpoint.seconds, checkpoint.path
         self.best_tensors = {name: t for name, t in checkpoint.tensors.items() if name.startswith("best.")}
