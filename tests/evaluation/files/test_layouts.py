@@ -413,6 +413,41 @@ def test_integer_class_labels_of_a_file_number_the_scores(tmp_path, suffix):
         read(np.array([0, 2, 3]), 2 * (labels[:30] % 2))
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("form", ["dense", "channels last", "a column of labels", "labels in another file"])
+def test_integer_class_labels_number_scores_of_every_form(tmp_path, monkeypatch, suffix, form):
+    from safetensors.numpy import save_file
+
+    path, other = tmp_path / f"a{suffix}", tmp_path / "other.npz"
+    scores, places, options = {
+        "dense": (DENSE, MAPS, {}),
+        "channels last": (np.moveaxis(DENSE, 1, -1), MAPS, {"class_dim": -1}),
+        "a column of labels": (ROWS, MAPS.reshape(-1, 1), {}),
+        "labels in another file": (ROWS, MAPS.reshape(-1), {"labels": other}),
+    }[form]
+
+    def read(known):
+        labels = (np.array(known)[places] if len(known) == 3 else places).astype(np.int64)
+        arrays = {"logits": np.ascontiguousarray(scores), "labels": labels, "classes": np.array(known)}
+        if "labels" in options:
+            np.savez(other, labels=arrays.pop("labels"))
+        np.savez(path, **arrays) if suffix == ".npz" else save_file(arrays, path)
+        file = read_scores(path, **options)
+        _, rows, found = in_blocks(path, monkeypatch, **options)
+        assert torch.equal(found, file.labels)
+        torch.testing.assert_close(rows.numpy(), ROWS)
+        return file
+
+    for known in ([3, 5, 7], [7, 3, 5], [1, 2, 3], [0, 5, 1], [0, 1, 2], [9, 8, 7, 6], [9, 8, 7, 6, 5]):
+        file = read(known)
+        assert file.labels.tolist() == MAPS.reshape(-1).tolist()
+        numbered = len(known) == 3 and known != [0, 1, 2]
+        assert file.class_names == (tuple(map(str, known)) if numbered else None)
+    for known in ([2, 0, 1], [0, 2, 1]):  # the labels were read as positions: an accuracy of 0 instead of 0.9
+        with pytest.raises(InputError, match=r"the numbers of the columns .* else save positions"):
+            read(known)
+
+
 def test_objects_as_classes_are_no_reason_to_refuse_a_file(tmp_path):
     np.savez(tmp_path / "a.npz", probs=[[0.9, 0.1], [0.2, 0.8]], labels=[0, 1], classes=np.array(["a", {}], object))
     assert read_scores(tmp_path / "a.npz").labels.tolist() == [0, 1]
