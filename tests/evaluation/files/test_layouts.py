@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -59,6 +61,59 @@ def test_one_number_per_row(tmp_path, monkeypatch, shape, labels, name, values):
     _, scores, found = in_blocks(path, monkeypatch)
     assert torch.equal(scores, file.scores)
     assert torch.equal(found, file.labels)
+
+
+def table(path, columns):
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    else:
+        rows = zip(*columns.values(), strict=True)
+        path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows), ""]))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("name", ["p", "logits", "prob_dog"])
+def test_true_and_false_as_labels_of_a_table(tmp_path, monkeypatch, suffix, name):
+    path = table(tmp_path / f"a{suffix}", {name: LOGITS if name == "logits" else PROBS, "label": LABELS == 1})
+    file = read_scores(path)
+    same(file, np.stack([1 - PROBS, PROBS], 1), LABELS)
+    assert file.class_names == ("False", "True")
+    same(read_scores(path, positive="False"), np.stack([1 - PROBS, PROBS], 1), 1 - LABELS)
+    if suffix == ".parquet":
+        assert torch.equal(in_blocks(path, monkeypatch)[2], file.labels)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_true_and_false_as_labels_are_names_of_columns_and_no_numbers(tmp_path, monkeypatch, suffix):
+    path = table(tmp_path / f"a{suffix}", {"prob_True": PROBS, "prob_False": 1 - PROBS, "label": LABELS == 1})
+    options = {"columns": "prob_True,prob_False"}
+    file = read_scores(path, **options)
+    same(file, np.stack([PROBS, 1 - PROBS], 1), 1 - LABELS)
+    if suffix == ".parquet":
+        assert torch.equal(in_blocks(path, monkeypatch, **options)[2], file.labels)
+    path = table(tmp_path / f"b{suffix}", {"prob_0": 1 - PROBS, "prob_1": PROBS, "label": LABELS == 1})
+    with pytest.raises(InputError, match=r"'False', 'True' is neither a number nor a class name .*0 … C−1"):
+        read_scores(path)
+
+
+def test_empty_cells_among_true_and_false_are_refused(tmp_path):
+    labels = pa.array([None, *(LABELS[1:] == 1).tolist()])
+    for options in ({}, {"most_scores": 0}):
+        with pytest.raises(InputError, match="column 'label' has empty cells; label every row"):
+            open_scores(table(tmp_path / "a.parquet", {"p": PROBS, "label": labels}), **options)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_spaces_around_labels_of_a_table_do_not_count(tmp_path, monkeypatch, suffix):
+    spaced = [word + " " * (row % 3) for row, word in enumerate(TEXT.tolist())]
+    for columns in ({"p": PROBS}, {"prob_ham": 1 - PROBS, "prob_spam": PROBS}):
+        path = table(tmp_path / f"a{suffix}", columns | {"label": spaced})
+        file = read_scores(path)
+        same(file, np.stack([1 - PROBS, PROBS], 1), LABELS)
+        assert file.class_names == ("ham", "spam")
+        if suffix == ".parquet":
+            assert torch.equal(in_blocks(path, monkeypatch)[2], file.labels)
 
 
 def test_percentages_and_draws(tmp_path):
