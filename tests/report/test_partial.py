@@ -27,7 +27,7 @@ from avuc.report.study.intervals import spread
 from avuc.report.study.paired import over_seeds, over_shifts
 from avuc.report.study.pooled import by_confidence
 from avuc.report.study.results import CLEAN, MethodFacts, Results, read_results, side_by_side
-from avuc.report.study.tables import all_tables, ranking
+from avuc.report.study.tables import all_tables, ranking, spearman
 from avuc.report.study.verdict import alarms, verdict
 from avuc.report.table import Entry, Table
 from avuc.study.integrity import check
@@ -333,6 +333,16 @@ def test_a_seed_that_is_not_finished_does_not_change_the_sets():
     assert two(values).common("nll") == {("shift0", 5)}
     values[0, 1] = np.nan  # not begun: it does not count
     assert two(values).common("nll") == {("shift0", 5), ("shift1", 5)}
+
+
+def test_the_trend_with_the_intensity_is_over_the_seeds_that_have_shifts():
+    """The second seed of M0 has clean images only, and is worse there than the first one under any shift."""
+    cells = [CLEAN, ("fog", 1), ("fog", 3), ("fog", 5)]
+    values = np.array([[[1.0, 2.0, 3.0, 4.0], [9.0, *[np.nan] * 3]], [[4.0, 3.0, 2.0, 1.0], [4.1, 3.1, 2.1, 1.1]]])
+    methods = [MethodFacts(f"M{n}", n, seeds=(0, 1)) for n in range(2)]
+    results = Results("t", "s", ("",), methods, cells, {"nll": values}, {}, {}, {}, studies=("t",))
+    (row,) = spearman(results).rows
+    assert [entry.value for entry in row[1:]] == [1.0, -1.0]
 
 
 def test_a_method_without_shifts_is_named():

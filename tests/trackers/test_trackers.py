@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -73,11 +74,17 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.get_run(failed[0]).info.status == "FAILED"
 
 
-def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def wandb_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pytest.importorskip("wandb")
     for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("WANDB_SILENT", "true")
+    return tmp_path
+
+
+def test_wandb_offline(wandb_folder: Path) -> None:
+    tmp_path = wandb_folder
     with trackers.wandb("digits", mode="offline", dir=str(tmp_path), config={"beta": 3.0}) as tracker:
         for epoch, figures in FIGURES:
             tracker(epoch, figures)
@@ -85,6 +92,44 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert tracker.run.step == 2  # the next one: both epochs are sent
         assert dict(tracker.run.summary)["nll"] == 0.75
     assert list(tmp_path.rglob("run-*.wandb"))
+
+
+def test_wandb_keeps_a_second_training_and_values_of_the_user(wandb_folder: Path) -> None:
+    """W&B's own step never goes down: a second training that begins at epoch 0 was lost."""
+    with trackers.wandb("digits", mode="offline", dir=str(wandb_folder)) as tracker:
+        for seed in (0, 1):
+            tracker.run.log({"mine": seed})
+            for epoch, figures in FIGURES:
+                tracker(epoch, {f"seed-{seed}/{name}": value + seed for name, value in figures.items()})
+        assert tracker.run.step == 6
+        summary = dict(tracker.run.summary)
+        assert (summary["seed-0/nll"], summary["seed-1/nll"]) == (0.75, 1.75)
+        assert (summary["mine"], summary["epoch"]) == (1, 1)
+
+
+def test_wandb_draws_figures_over_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, object]] = []
+
+    class Run:
+        def define_metric(self, name: str, **options: object) -> None:
+            calls.append((name, options))
+
+        def log(self, values: dict[str, float], **options: object) -> None:
+            calls.append(("log", values))
+            assert options == {"commit": True}
+
+        def finish(self) -> None:
+            pass
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda project: Run()))
+    with trackers.wandb("digits", prefix="a/") as tracker:
+        tracker(0, {"nll": 1.5})
+        tracker(1, {"nll": 0.75})
+    assert calls == [
+        ("a/nll", {"step_metric": "a/epoch"}),
+        ("log", {"a/nll": 1.5, "a/epoch": 0}),
+        ("log", {"a/nll": 0.75, "a/epoch": 1}),
+    ]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -59,6 +61,59 @@ def test_one_number_per_row(tmp_path, monkeypatch, shape, labels, name, values):
     _, scores, found = in_blocks(path, monkeypatch)
     assert torch.equal(scores, file.scores)
     assert torch.equal(found, file.labels)
+
+
+def table(path, columns):
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    else:
+        rows = zip(*columns.values(), strict=True)
+        path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows), ""]))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("name", ["p", "logits", "prob_dog"])
+def test_true_and_false_as_labels_of_a_table(tmp_path, monkeypatch, suffix, name):
+    path = table(tmp_path / f"a{suffix}", {name: LOGITS if name == "logits" else PROBS, "label": LABELS == 1})
+    file = read_scores(path)
+    same(file, np.stack([1 - PROBS, PROBS], 1), LABELS)
+    assert file.class_names == ("False", "True")
+    same(read_scores(path, positive="False"), np.stack([1 - PROBS, PROBS], 1), 1 - LABELS)
+    if suffix == ".parquet":
+        assert torch.equal(in_blocks(path, monkeypatch)[2], file.labels)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_true_and_false_as_labels_are_names_of_columns_and_no_numbers(tmp_path, monkeypatch, suffix):
+    path = table(tmp_path / f"a{suffix}", {"prob_True": PROBS, "prob_False": 1 - PROBS, "label": LABELS == 1})
+    options = {"columns": "prob_True,prob_False"}
+    file = read_scores(path, **options)
+    same(file, np.stack([PROBS, 1 - PROBS], 1), 1 - LABELS)
+    if suffix == ".parquet":
+        assert torch.equal(in_blocks(path, monkeypatch, **options)[2], file.labels)
+    path = table(tmp_path / f"b{suffix}", {"prob_0": 1 - PROBS, "prob_1": PROBS, "label": LABELS == 1})
+    with pytest.raises(InputError, match=r"'False', 'True' is neither a number nor a class name .*0 … C−1"):
+        read_scores(path)
+
+
+def test_empty_cells_among_true_and_false_are_refused(tmp_path):
+    labels = pa.array([None, *(LABELS[1:] == 1).tolist()])
+    for options in ({}, {"most_scores": 0}):
+        with pytest.raises(InputError, match="column 'label' has empty cells; label every row"):
+            open_scores(table(tmp_path / "a.parquet", {"p": PROBS, "label": labels}), **options)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_spaces_around_labels_of_a_table_do_not_count(tmp_path, monkeypatch, suffix):
+    spaced = [word + " " * (row % 3) for row, word in enumerate(TEXT.tolist())]
+    for columns in ({"p": PROBS}, {"prob_ham": 1 - PROBS, "prob_spam": PROBS}):
+        path = table(tmp_path / f"a{suffix}", columns | {"label": spaced})
+        file = read_scores(path)
+        same(file, np.stack([1 - PROBS, PROBS], 1), LABELS)
+        assert file.class_names == ("ham", "spam")
+        if suffix == ".parquet":
+            assert torch.equal(in_blocks(path, monkeypatch)[2], file.labels)
 
 
 def test_percentages_and_draws(tmp_path):
@@ -411,6 +466,41 @@ def test_integer_class_labels_of_a_file_number_the_scores(tmp_path, suffix):
     # 0 and 2 may be classes 0 and 1, or positions 0 and 2
     with pytest.raises(InputError, match=r"the numbers of the columns .* else save positions"):
         read(np.array([0, 2, 3]), 2 * (labels[:30] % 2))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("form", ["dense", "channels last", "a column of labels", "labels in another file"])
+def test_integer_class_labels_number_scores_of_every_form(tmp_path, monkeypatch, suffix, form):
+    from safetensors.numpy import save_file
+
+    path, other = tmp_path / f"a{suffix}", tmp_path / "other.npz"
+    scores, places, options = {
+        "dense": (DENSE, MAPS, {}),
+        "channels last": (np.moveaxis(DENSE, 1, -1), MAPS, {"class_dim": -1}),
+        "a column of labels": (ROWS, MAPS.reshape(-1, 1), {}),
+        "labels in another file": (ROWS, MAPS.reshape(-1), {"labels": other}),
+    }[form]
+
+    def read(known):
+        labels = (np.array(known)[places] if len(known) == 3 else places).astype(np.int64)
+        arrays = {"logits": np.ascontiguousarray(scores), "labels": labels, "classes": np.array(known)}
+        if "labels" in options:
+            np.savez(other, labels=arrays.pop("labels"))
+        np.savez(path, **arrays) if suffix == ".npz" else save_file(arrays, path)
+        file = read_scores(path, **options)
+        _, rows, found = in_blocks(path, monkeypatch, **options)
+        assert torch.equal(found, file.labels)
+        torch.testing.assert_close(rows.numpy(), ROWS)
+        return file
+
+    for known in ([3, 5, 7], [7, 3, 5], [1, 2, 3], [0, 5, 1], [0, 1, 2], [9, 8, 7, 6], [9, 8, 7, 6, 5]):
+        file = read(known)
+        assert file.labels.tolist() == MAPS.reshape(-1).tolist()
+        numbered = len(known) == 3 and known != [0, 1, 2]
+        assert file.class_names == (tuple(map(str, known)) if numbered else None)
+    for known in ([2, 0, 1], [0, 2, 1]):  # the labels were read as positions: an accuracy of 0 instead of 0.9
+        with pytest.raises(InputError, match=r"the numbers of the columns .* else save positions"):
+            read(known)
 
 
 def test_objects_as_classes_are_no_reason_to_refuse_a_file(tmp_path):

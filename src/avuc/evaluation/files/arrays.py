@@ -163,7 +163,9 @@ def _scores_by_name(path: Path, names: Sequence[str], options: ReadOptions, load
     if label is not None:
         raw.labels, raw.labels_from = load(label, True), repr(label)
         raw.notes += other_labels_note(others)
-        raw.class_names = _class_names(names, load) if is_text(raw.labels) else _class_numbers(names, load, raw)
+        raw.class_names = _class_names(names, load) if is_text(raw.labels) else None
+    if not is_text(raw.labels):  # also of labels that another file has
+        raw.class_numbers = _class_numbers(names, load, tuple(raw.scores.shape))
     return raw
 
 
@@ -174,16 +176,19 @@ def _class_names(names: Sequence[str], load: Load) -> tuple[str, ...] | None:
     return tuple(array.tolist()) if is_text(array) and array.ndim == 1 else None
 
 
-def _class_numbers(names: Sequence[str], load: Load, raw: RawScores) -> tuple[str, ...] | None:
-    """Return the label of each score, such as `classes_` of scikit-learn; None if the file has none, or 0 … C−1."""
-    key, shape, array = next((name for name in CLASS_NAMES if name in names), None), tuple(raw.scores.shape), None
-    if key is not None and len(shape) > 1 and len(raw.labels.shape) == 1:
+def _class_numbers(names: Sequence[str], load: Load, shape: tuple[int, ...]) -> tuple[str, ...] | None:
+    """Return the label of each score, such as `classes_` of scikit-learn; None if the file has none, or 0 … C−1.
+
+    Any dimension of the scores but the first may have the classes: `Reading.layout` decides.
+    """
+    key, array = next((name for name in CLASS_NAMES if name in names), None), None
+    if key is not None and len(shape) > 1:
         with suppress(InputError):  # an array of objects, which was never needed
             array = load(key, True)
-    if array is None or tuple(array.shape) != shape[-1:] or is_text(array):
+    if array is None or len(array.shape) != 1 or array.shape[0] not in shape[1:] or is_text(array):
         return None
     numbers = np.asarray(torch.cat(list(array.blocks(BLOCK))) if hasattr(array, "blocks") else array)
-    if numbers.dtype.kind not in "iu" or len(set(numbers.tolist())) < len(numbers) or numbers.min() < 0:
+    if numbers.dtype.kind not in "iu" or len(set(numbers.tolist())) < len(numbers) or numbers.min(initial=0) < 0:
         return None
     return None if np.array_equal(numbers, np.arange(len(numbers))) else tuple(map(str, numbers.tolist()))
 

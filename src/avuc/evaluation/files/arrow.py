@@ -65,6 +65,17 @@ def is_text(arrow: Any, kind: Any) -> bool:
     return bool(arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_binary(kind))
 
 
+def with_bool_texts(table: Any, name: str) -> Any:
+    """Return the table with a column of true and false as the texts True and False, as a .csv of pandas has them."""
+    arrow, _ = arrow_modules()
+    column = table.column(name)
+    if not arrow.types.is_boolean(column.type):
+        return table
+    words, kind = arrow.array(["False", "True"]), arrow.dictionary(arrow.int8(), arrow.string())
+    parts = [arrow.DictionaryArray.from_arrays(part.cast(arrow.int8()), words) for part in column.chunks]
+    return table.set_column(table.schema.get_field_index(name), name, arrow.chunked_array(parts, kind))
+
+
 def stacked(path: Path, held: Any, names: Sequence[str]) -> np.ndarray:
     """Return score columns as (N, C), or as (S, N, C) from one column of lists of lists."""
     first = values(path, held, names[0])

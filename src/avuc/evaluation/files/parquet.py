@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, is_text, probe_parquet, stacked, values
+from avuc.evaluation.files.arrow import (
+    LEAVE_OUT,
+    arrow_modules,
+    is_text,
+    probe_parquet,
+    stacked,
+    values,
+    with_bool_texts,
+)
 from avuc.evaluation.files.choose_columns import choose_columns
 from avuc.evaluation.files.columns import index_labels
 from avuc.evaluation.files.messages import TOKENS_REMEDY, file_error
@@ -179,7 +187,7 @@ class _Table:
         """Return labels as numbers and None; or as indices into distinct texts, and these texts."""
         if name not in self.known:
             arrow, _ = arrow_modules()
-            table = self.read([name])
+            table = with_bool_texts(self.read([name]), name)
             column = table.column(name)
             if not arrow.types.is_dictionary(column.type) or not is_text(arrow, column.type.value_type):
                 self.known[name] = values(self.path, table, name, label=True), None
@@ -197,7 +205,8 @@ class _Table:
                 raise file_error(
                     self.path, f"column {name!r} contains bytes, not text", "save the labels as text or numbers"
                 )
-            self.known[name] = np.searchsorted(used, codes), words
+            # spaces around cells do not count, as in a .csv
+            self.known[name] = np.searchsorted(used, codes), [word.strip() for word in words]
         return self.known[name]
 
     def cells(self, name: str) -> list[str] | None:

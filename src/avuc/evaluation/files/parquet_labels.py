@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, is_text, values
+from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, is_text, values, with_bool_texts
 from avuc.evaluation.files.columns import index_labels
 from avuc.evaluation.files.messages import file_error
 from avuc.evaluation.files.names import Named, check_size
@@ -101,13 +101,13 @@ def distinct_texts(path: Path, file: Any, name: str, limit: int) -> list[str]:
 def _has_text(file: Any, name: str) -> bool:
     arrow, _ = arrow_modules()
     kind = file.schema_arrow.field(name).type
-    return bool(arrow.types.is_dictionary(kind) and is_text(arrow, kind.value_type))
+    return bool(arrow.types.is_boolean(kind) or (arrow.types.is_dictionary(kind) and is_text(arrow, kind.value_type)))
 
 
 def _batches(file: Any, name: str, rows: int) -> Iterator[Any]:
     arrow, _ = arrow_modules()
     for batch in file.iter_batches(batch_size=rows, columns=[name], use_threads=False):
-        yield arrow.Table.from_batches([batch])
+        yield with_bool_texts(arrow.Table.from_batches([batch]), name)
 
 
 def _head(file: Any, name: str) -> Any:
@@ -127,4 +127,4 @@ def _coded(path: Path, table: Any, name: str, limit: int | None = None) -> Itera
         words = column.dictionary.take(arrow.array(used)).to_pylist()
         if not all(isinstance(word, str) for word in words):
             raise file_error(path, f"column {name!r} contains bytes, not text", "save the labels as text or numbers")
-        yield codes, words
+        yield codes, [word.strip() for word in words]  # spaces around cells do not count, as in a .csv

@@ -37,7 +37,17 @@ class Reading:
             raise file_error(path, f"unknown task {self.task!r}", f"use one of {listing(TASKS[:3])}")
 
     def layout(self, path: Path, raw: RawScores, needs_labels: bool) -> Layout:
-        """Return the layout of the scores; labels that are not needed help to find it, but are not checked."""
+        """Return the layout of the scores; labels that are not needed help to find it, but are not checked.
+
+        The layout says how many classes there are, and with it whether an array `classes` has one number for each.
+        """
+        layout = self._layout(path, raw, needs_labels)
+        numbers = raw.class_numbers
+        if raw.labels is not None and not raw.labels_named and raw.class_names is None and numbers is not None:
+            raw.class_names = numbers if len(numbers) == layout.flat[-1] else None
+        return layout
+
+    def _layout(self, path: Path, raw: RawScores, needs_labels: bool) -> Layout:
         scores = (tuple(raw.scores.shape), raw.scores.dtype)
         options: dict[str, Any] = {"class_dim": self.class_dim, "ignore_index": self.ignore_index, "like": self.like}
         if raw.labels is not None:

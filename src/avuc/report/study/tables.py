@@ -12,7 +12,7 @@ from avuc.metrics.rank_correlation import spearman as spearman_rho
 from avuc.report.metric_text import metric_text
 from avuc.report.study.coverage import coverage_tables
 from avuc.report.study.intervals import STATISTICS, Spread, spread
-from avuc.report.study.result_arrays import CLEAN, Results, SetKey
+from avuc.report.study.result_arrays import CLEAN, Results, SetKey, finite_mean
 from avuc.report.table import Cell, Entry, Table
 
 Array = NDArray[np.float64]
@@ -141,8 +141,11 @@ def spearman(results: Results) -> Table:
     levels = [0, *results.severities]
     rows: list[list[Cell]] = []
     for metric in (name for name in SCORES if name in results.values):
+        # in an unfinished study, some seeds have clean results only: a mean over them is no point of the trend
+        seeds = np.isfinite(results.shifted(metric)).any(-1)
+        clean = finite_mean(np.where(seeds, results.at(metric, CLEAN), np.nan), axis=1)
         means = np.stack(
-            [results.mean(metric, CLEAN)] + [spread(results.shifted(metric, level)).value for level in levels[1:]],
+            [clean] + [spread(results.shifted(metric, level)).value for level in levels[1:]],
             axis=1,
         )
         rhos = np.array([rank_correlation(np.array(levels, float), each) for each in means])
