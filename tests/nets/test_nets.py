@@ -191,7 +191,7 @@ def test_mlp_without_hidden_layers_is_logistic_regression() -> None:
 
 def test_every_file_of_nets_is_listed() -> None:
     folder = Path(avuc.nets.__file__).parent
-    helpers = {"__init__", "common", "fold", "runner", "masked", "trace"}
+    helpers = {"__init__", "calls", "common", "fold", "runner", "masked", "trace"}
     listed = {factory.__module__.rpartition(".")[2] for factory in NETS.values()}
     assert listed == {path.stem for path in folder.glob("*.py")} - helpers
     assert all(factory.__name__ == name for name, factory in NETS.items())
