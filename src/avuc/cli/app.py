@@ -84,7 +84,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller (avuc … >&-): the output files are still wanted
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    code = _exit_code(list(sys.argv[1:] if argv is None else argv))
+    launch = sys.modules.get("avuc.training.launch")  # not imported for this question: it needs torch
+    if code and launch is not None and launch.group_failed():
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)  # shutting down Python could abort, and torchrun would see another exit code
+    return code
+
+
+def _exit_code(arguments: list[str]) -> int:
+    """Run the command; an error becomes one line on standard error and an exit code."""
     try:
         return _run(arguments)
     except (InputError, MissingExtra) as error:

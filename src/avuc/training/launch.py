@@ -12,6 +12,16 @@ import torch.distributed as dist
 
 from avuc.core.errors import InputError
 
+_failed = False
+
+
+def group_failed() -> bool:
+    """Return whether this process was in a process group that ended with an error, most likely of another rank.
+
+    Gloo then may abort the process while Python shuts down, which would replace its exit code.
+    """
+    return _failed
+
 
 @contextlib.contextmanager
 def launched(device: str, *, timeout_seconds: float = 600.0) -> Iterator[torch.device]:
@@ -38,6 +48,10 @@ def launched(device: str, *, timeout_seconds: float = 600.0) -> Iterator[torch.d
         ) from error
     try:
         yield own
+    except BaseException:
+        global _failed
+        _failed = True
+        raise
     finally:
         # this fails if another rank is gone; the error must not hide the reason
         with contextlib.suppress(RuntimeError):
