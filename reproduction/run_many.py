@@ -119,7 +119,9 @@ def read_plan(path: Path) -> list[Entry]:
     """Return the entries of a plan."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); name a plan in TOML") from error
+    except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not a plan in TOML ({error})") from error
     known = {one.name for one in fields(Entry)} - {"base"}
     entries = []

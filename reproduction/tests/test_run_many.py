@@ -241,6 +241,11 @@ def test_wrong_plans(tmp_path, text, message):
         run_many.read_plan(tmp_path / "plan.toml")
 
 
+def test_a_missing_plan(tmp_path):
+    with pytest.raises(InputError, match=r"plan\.toml: cannot be read \(No such file or directory\); name a plan in TOML"):
+        run_many.read_plan(tmp_path / "plan.toml")
+
+
 def test_one_end_time(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN)
     for more in ([], ["--minutes", "1", "--end-file", "x"]):
