@@ -27,6 +27,9 @@ from reproduction_findings import finding_drawings, finding_values
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
 from reproduction_past import choice, past
 from reproduction_seeds import by_seed, difference_text, paired_seeds, reproduced, svhn_readings, switches, variants
+from reproduction_second import second_network
+from reproduction_status import STUDIES as STUDIES
+from reproduction_status import not_run, status
 from reproduction_tables import BESIDE, NOT_RUN, PERCENT, Remarks, Study, markdown, means, number, ours
 from reproduction_worth import worth
 
@@ -36,7 +39,6 @@ from avuc.report.markers import block_names, fill
 from avuc.report.study.effort import effort_of
 from avuc.report.study.paper_comparison import Published, read_published
 from avuc.report.study.results import read_results
-from avuc.study.grid import Plan
 from avuc.study.store import Store
 
 HERE = Path(__file__).parent
@@ -50,27 +52,11 @@ PAGES = {
     DOCS / "guide" / "calibration.md": "docs/guide/calibration.md",
     HOME / "README.md": "README.md",
 }
-# folder of the study → recipe; `make reproduce` runs them
-STUDIES = {
-    "paper": "cifar10-paper",
-    "code": "cifar10-code",
-    "code-pretrained": "cifar10-code-pretrained",
-    "code-switches": "code-switches",
-    "beta": "beta-ablation",
-    "ablation": "cifar10-ablation",
-    "choice": "cifar10-choice",
-    "best": "cifar10-best",
-    "factorial": "factorial",
-    "factorial-tenth": "factorial-tenth",
-    "baselines": "baselines",
-    "past-choice": "past-choice",
-    "past": "past",
-}
 RESULTS = HOME / "reproduction" / "results"
-SVHN = RESULTS / "cifar10" / "code" / "svhn.csv"
+# readings of SVHN by the models of two studies; the second file is optional
+SVHN = (RESULTS / "cifar10" / "code" / "svhn.csv", RESULTS / "cifar10" / "code-49500" / "svhn.csv")
 PILOT = RESULTS / "factorial-pilot.csv"
 CHART = "when-to-use-avuc.svg"
-MOST_NAMED = 12  # more missing methods than this are counted, not named
 IN_README = ("Vanilla", "Temp scaling", "Ensemble", "Dropout")
 
 
@@ -125,6 +111,7 @@ def all_blocks(
         "factorial": progress(studies),
         "factorial-effects": effects(studies),
         "errors-left": errors_left(studies),
+        "second-network": second_network(studies),
         "decision": decision(studies),
         "decision-intervals": intervals(studies),
         "detection-effects": detection(studies),
@@ -133,46 +120,6 @@ def all_blocks(
         "cifar10": in_short(studies, printed, best_method, also_shown, past_method),
     }
     return blocks, remarks
-
-
-def status(studies: Mapping[str, Study]) -> str:
-    """Return the table of the published studies, and what is missing."""
-    if not studies:
-        return NOT_RUN
-    lines = []
-    for name, study in studies.items():
-        seeds = sorted({len(method.seeds) for method in study.results.methods})
-        seeds_text = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-        sets = f"{len(study.results.shifts)} × {len(study.results.severities)} + {len(study.results.outside)}"
-        images = "held-out training images" if study.recipe.data.evaluate_on_validation else "test images"
-        methods = f"{len(study.results.methods)} of {len(study.recipe.methods)}"
-        lines.append([name, study.results.title, images, methods, seeds_text, sets])
-    head = ["study", "recipe", "judged on", "rows", "seeds", "shifts × intensities + other data"]
-    partial = [f"{study.results.title} ({_gaps(study):,} results)" for study in studies.values() if _gaps(study)]
-    text = markdown(head, lines) + not_run(studies)
-    return text + (f"\n\n**Unfinished:** {'; '.join(partial)}." if partial else "")
-
-
-def not_run(studies: Mapping[str, Study], *, methods: bool = True) -> str:
-    """Return the unpublished studies; with `methods`, also the methods without results of the published studies."""
-    not_run_yet = []
-    for study in studies.values() if methods else ():
-        # candidates that were not chosen are deliberately not evaluated on test images
-        candidates = studies["past-choice"].results.names if study.name == "past" and "past-choice" in studies else ()
-        missing = [name for name in study.not_run if name not in candidates]
-        if missing:
-            name_them = len(missing) <= MOST_NAMED
-            text = ", ".join(missing) if name_them else f"{len(missing)} of {len(study.recipe.methods)} methods"
-            not_run_yet.append(f"{text} of `{study.results.title}`")
-    not_run_yet += [f"`{recipe}`" for name, recipe in STUDIES.items() if name not in studies]
-    return f"\n\n**Not run yet:** {'; '.join(not_run_yet)}." if not_run_yet else ""
-
-
-def _gaps(study: Study) -> int:
-    """Return the number of missing results of methods that have some results."""
-    sets = len(Plan(study.recipe).sets)
-    seeds = sum(len(study.recipe.seeds(study.recipe.method(name))) for name in study.not_run)
-    return study.results.missing - seeds * sets
 
 
 def in_short(

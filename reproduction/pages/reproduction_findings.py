@@ -8,7 +8,6 @@ tell whether the figure matches the published results.
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reproduction_seeds import SET_TITLES, WITH, WITHOUT, by_seed, shared_difference
+from reproduction_seeds import SET_TITLES, WITH, WITHOUT, by_seed, read_svhn, shared_difference
 from reproduction_tables import PERCENT, Study, printed_mean, short_title
 
 from avuc.report.colours import colour_of
@@ -26,7 +25,7 @@ from avuc.report.study.paper_comparison import Published, published_value
 
 SIZE, TALLER = (6.5, 2.6), (6.5, 3.1)
 FONT = 11  # legible on a page that is 390 pixels wide
-OURS, PAPER, WORSE, UNCLEAR = (colour_of(index)[0] for index in (0, 4, 1, 6))
+OURS, PAPER, WORSE, UNCLEAR, READ = (colour_of(index)[0] for index in (0, 4, 1, 6, 2))
 MEASURED = ("ece", "nll", "brier", "uce")
 VARIANTS = {WITH: "AvUC, printed", "SVI-AvUC, monotone": "monotone", "SVI-AUAvUC": "AUAvUC"}
 TEMPERATURES = {"SVI-TS": "TS", "SVI-AvUTS": "AvUTS, printed", "SVI-AvUTS (ours)": "AvUTS, ours"}
@@ -114,8 +113,8 @@ def against_svi(study: Study, methods: Mapping[str, str], figures: Iterable[tupl
     return points
 
 
-def svhn_points(study: Study, printed: Sequence[Published], path: Path) -> list[Point]:
-    """Return the AUROC of SVHN in %: printed, ours for every seed, and every reading of the file `path`."""
+def svhn_points(study: Study, printed: Sequence[Published], paths: Iterable[Path]) -> list[Point]:
+    """Return the AUROC of SVHN in %: printed, ours for every seed, and every reading of the files `paths`."""
     points = []
     for row in (WITH, WITHOUT):
         properties = {"table": "detection", "dataset": "cifar10", "method": row, "metric": "auroc", "shift": "svhn"}
@@ -123,21 +122,20 @@ def svhn_points(study: Study, printed: Sequence[Published], path: Path) -> list[
         values = by_seed(study, row, "auroc", "svhn")
         points += [Point("AUROC", row, f"seed {seed}", 100 * values[seed]) for seed in sorted(values)]
     rows = {reading: row for row, readings in READINGS.items() for reading in readings}
-    with path.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            if line["reading"] in rows:
-                kind = f"{line['method']} seed {line['seed']}, {line['reading']}"
-                points.append(Point("AUROC", rows[line["reading"]], kind, 100 * float(line["auroc"])))
+    for line in (line for path in paths for line in read_svhn(path)):
+        if line["reading"] in rows:
+            kind = f"{line['models']} seed {line['seed']}, {line['reading']}"
+            points.append(Point("AUROC", rows[line["reading"]], kind, 100 * float(line["auroc"])))
     return points
 
 
 def finding_points(
-    studies: Mapping[str, Study], printed: Sequence[Published], svhn: Path
+    studies: Mapping[str, Study], printed: Sequence[Published], svhn: Sequence[Path]
 ) -> dict[str, tuple[list[Point], tuple[float, float], Callable[..., None]]]:
     """Return file name → (points, size, painting function) of each figure; empty without the study of the code."""
     study = studies.get("code")
     needed = {WITHOUT, *VARIANTS, *TEMPERATURES}
-    if study is None or not needed <= set(study.results.names) or not svhn.is_file():
+    if study is None or not needed <= set(study.results.names) or not svhn[0].is_file():
         return {}
     shifted, clean = (("ece", "5"), ("nll", "5")), ("accuracy", "clean")
     return {
@@ -149,13 +147,13 @@ def finding_points(
     }
 
 
-def finding_values(studies: Mapping[str, Study], printed: Sequence[Published], svhn: Path) -> dict[str, str]:
+def finding_values(studies: Mapping[str, Study], printed: Sequence[Published], svhn: Sequence[Path]) -> dict[str, str]:
     """Return file name → the comment at the end of the file, which lists its points."""
     all_points = finding_points(studies, printed, svhn)
     return {name: "<!-- " + "\n".join(map(str, points)) + " -->\n" for name, (points, _, _) in all_points.items()}
 
 
-def finding_drawings(studies: Mapping[str, Study], printed: Sequence[Published], svhn: Path) -> dict[str, bytes]:
+def finding_drawings(studies: Mapping[str, Study], printed: Sequence[Published], svhn: Sequence[Path]) -> dict[str, bytes]:
     """Return file name → the figure as SVG."""
     values = finding_values(studies, printed, svhn)
     return {
@@ -240,18 +238,22 @@ def paint_svhn(figure: Any, points: Sequence[Point]) -> None:
     ((axes, panel_points),) = _panels(figure, points)
     rows = list(dict.fromkeys(point.row for point in panel_points))
     count = sum(point.row == WITH and point.kind != "printed" for point in panel_points)
+    both = any(point.kind.startswith(WITH) for point in panel_points)  # models of both methods are read
     for point in panel_points:
         index, printed = rows.index(point.row), point.kind == "printed"
+        colour = READ if both and WITH in (point.row, point.kind[: len(WITH)]) else OURS
         style = (
             {"marker": "D", "markersize": 7, "color": PAPER}
             if printed
-            else {"marker": "o", "color": OURS, "alpha": 0.6}
+            else {"marker": "o", "color": colour, "alpha": 0.6}
         )
         axes.plot([point.value], [index], linestyle="", **{"markersize": 5, **style})
     axes.plot([], [], "D", color=PAPER, label="printed")
-    axes.plot([], [], "o", color=OURS, label="ours, one model")
+    axes.plot([], [], "o", color=OURS, label="ours, one SVI model" if both else "ours, one model")
+    if both:
+        axes.plot([], [], "o", color=READ, label="ours, one SVI-AvUC model")
     axes.set_yticks(range(len(rows)), [f"{row}, {count} seeds" if row in (WITH, WITHOUT) else row for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.axhline(1.5, color="0.4", linewidth=0.8)
     axes.set_title("AUROC for SVHN, in %")
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    figure.legend(loc="outside lower center", ncols=3 if both else 2, frameon=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from reproduction_tables import NOT_RUN, PERCENT, SCORES, Study, markdown, number, ours, printed_mean, short_title
 
+from avuc.core.errors import InputError
 from avuc.report.metric_text import metric_text
 from avuc.report.study.paired import NOT_COMPARABLE, Difference, over_seeds, pairs_by_seed
 from avuc.report.study.paper_comparison import Figure, Published
@@ -113,6 +114,7 @@ VARIANTS_COMPARED = (
 )
 SET_TITLES = {"clean": "clean", "5": "intensity 5", "svhn": "SVHN", "cifar100": "CIFAR-100"}
 SWITCHES = ("new Adam each epoch", "trained start", "best epoch", "threshold 1")
+MORE_IMAGES, IMAGES_TITLE = "code-49500", "49,500 images"
 
 
 def by_seed(study: Study, method: str, metric: str, where: str) -> dict[int, float]:
@@ -136,6 +138,14 @@ def shared_difference(first: Mapping[int, float], second: Mapping[int, float]) -
         return NOT_COMPARABLE, 0
     values = (tuple(method[seed] for seed in seeds) for method in (first, second))
     return over_seeds(*values, same_seeds=True), len(seeds)
+
+
+def check_same_shifts(study: Study, other: Study) -> None:
+    """Raise `InputError` if the recipes of two studies that are compared name other shifts."""
+    shifts = [set(each.recipe.study.shifts) for each in (study, other)]
+    if shifts[0] != shifts[1]:
+        different = ", ".join(sorted(shifts[0] ^ shifts[1]))
+        raise InputError(f"{study.name}: other shifts than {other.name} ({different}); publish one with the same shifts")
 
 
 def difference_text(first: Mapping[int, float], second: Mapping[int, float], metric: str) -> str:
@@ -162,16 +172,27 @@ def variants(studies: Mapping[str, Study]) -> str:
 
 
 def switches(studies: Mapping[str, Study]) -> str:
-    """Return the effect of each detail of the authors' code: the method with it − the method without it."""
-    study, base_study = studies.get("code-switches"), studies.get("code")
-    if study is None or base_study is None:
+    """Return the effect of each detail of the authors' code: the method with it − the method without it.
+
+    The details are those of `code-switches`, and the number of training images (`code-49500`). Every line is about one
+    intensity or one set of images, so methods with fewer intensities stand beside the others.
+    """
+    base_study = studies.get("code")
+    if base_study is None:
         return NOT_RUN
-    pairs = [(f"{base}, {switch}", base) for switch in SWITCHES for base in (WITHOUT, WITH)]
-    pairs = [(method, base) for method, base in pairs if len(by_seed(study, method, "ece", "5")) >= 2]
-    head = ["", *(method for method, _ in pairs)]
-    return markdown(
-        head, _differences(VARIANTS_COMPARED, [(study, method, base_study, base) for method, base in pairs])
-    )
+    columns = []  # heading, study, method, base
+    if (study := studies.get("code-switches")) is not None:
+        named = [(f"{base}, {switch}", base) for switch in SWITCHES for base in (WITHOUT, WITH)]
+        columns += [(method, study, method, base) for method, base in named]
+    if (study := studies.get(MORE_IMAGES)) is not None:
+        columns += [(f"{base}, {IMAGES_TITLE}", study, base, base) for base in (WITHOUT, WITH)]
+    columns = [column for column in columns if len(by_seed(column[1], column[2], "ece", "5")) >= 2]
+    if not columns:
+        return NOT_RUN
+    for _, study, _, _ in columns:
+        check_same_shifts(study, base_study)
+    pairs = [(study, method, base_study, base) for _, study, method, base in columns]
+    return markdown(["", *(heading for heading, _, _, _ in columns)], _differences(VARIANTS_COMPARED, pairs))
 
 
 def _differences(
@@ -193,27 +214,39 @@ def _differences(
     return lines
 
 
-def svhn_readings(path: Path) -> str:
+def svhn_readings(paths: Sequence[Path]) -> str:
     """Return the AUROC of SVHN by other readings of the same models.
 
     Args:
-        path: svhn.csv, which reproduction/svhn_readings.py writes.
+        paths: svhn.csv of `code`, then those of other studies, if they exist; svhn_readings.py writes them.
     """
-    if not path.is_file():
+    if not paths[0].is_file():
         return NOT_RUN
     auroc: dict[str, dict[str, list[float]]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            auroc.setdefault(line["reading"], {}).setdefault(line["method"], []).append(float(line["auroc"]))
-    methods = list(dict.fromkeys(method for values in auroc.values() for method in values))
+    for path in paths:
+        for line in read_svhn(path):
+            auroc.setdefault(line["reading"], {}).setdefault(line["models"], []).append(float(line["auroc"]))
+    models = list(dict.fromkeys(name for values in auroc.values() for name in values))
     head = ["reading"] + [
-        f"{method}, {max(len(values.get(method, ())) for values in auroc.values())} seeds" for method in methods
+        f"{name}, {max(len(values.get(name, ())) for values in auroc.values())} seeds" for name in models
     ]
     lines = []
     for reading, values in auroc.items():
-        cells = [Figure(tuple(values.get(method, ()))) for method in methods]
+        cells = [Figure(tuple(values.get(name, ()))) for name in models]
         lines.append([reading, *(ours(cell, "auroc", percent=True) for cell in cells)])
     return markdown([cell.replace(", 1 seeds", ", 1 seed") for cell in head], lines)
+
+
+def read_svhn(path: Path) -> list[dict[str, str]]:
+    """Return the lines of svhn.csv, each with the name of its models as `models`; none if the file does not exist.
+
+    The models of `code-49500` are other networks than those of `code`, so their name says it.
+    """
+    if not path.is_file():
+        return []
+    suffix = f", {IMAGES_TITLE}" if path.parent.name == MORE_IMAGES else ""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [{**line, "models": f"{line['method']}{suffix}"} for line in csv.DictReader(file)]
 
 
 def signed(value: float, metric: str) -> str:

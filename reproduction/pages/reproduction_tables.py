@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from avuc.report.metric_text import metric_text
 from avuc.report.study.effort import Effort
@@ -35,8 +37,28 @@ class Study:
     effort: Effort
 
     def get(self, method: str, metric: str, where: str, statistic: str = "mean") -> Figure:
-        """Return a figure of a method for each seed; see `avuc.report.study.paper_comparison.figure`."""
-        return figure(self.results, method, metric, where, statistic)
+        """Return a figure of a method for each seed; see `avuc.report.study.paper_comparison.figure`.
+
+        A figure over shifts needs every shift of the recipe, and ρ every intensity of the study: a seed that lacks one
+        has no figure. What other methods lack changes nothing.
+        """
+        over_all = statistic == "spearman" or where == "shifted"
+        if method not in self.results.names or metric not in self.results.values:
+            return Figure(())
+        if not over_all and (where == "0" or not where.isdigit()):  # one set of images
+            return figure(self.results, method, metric, where, statistic)
+        levels = self.results.severities if over_all else [int(where)]
+        return figure(self._complete_seeds(method, metric, levels), method, metric, where, statistic)
+
+    def _complete_seeds(self, method: str, metric: str, levels: Sequence[int]) -> Results:
+        """Return the results of one method, without the seeds that lack a shift of the recipe at one of the levels."""
+        results, index = self.results, self.results.names.index(method)
+        wanted = [(shift, level) for shift in self.recipe.study.shifts for level in levels]
+        present = [results.at(metric, key)[index] for key in wanted]
+        complete = np.isfinite(np.array(present)).all(0) if present else np.zeros(results.seeds, bool)
+        seeds = tuple(seed for seed, kept in zip(results.seed_numbers, complete, strict=True) if kept)
+        values = {metric: results.values[metric][[index]][:, complete]}
+        return replace(results, methods=[replace(results.methods[index], seeds=seeds)], values=values)
 
     @property
     def not_run(self) -> list[str]:

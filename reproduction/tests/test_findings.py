@@ -185,7 +185,7 @@ def test_pictures_are_current_well_formed_and_the_same_each_time(committed, prin
         text = (home / "docs" / "figures" / name).read_text(encoding="utf-8")
         assert text.endswith(values), "run python reproduction/pages/make_reproduction.py"
     assert findings.finding_drawings({}, printed, make.SVHN) == {}
-    assert findings.finding_drawings(committed, printed, home / "nothing.csv") == {}
+    assert findings.finding_drawings(committed, printed, [home / "nothing.csv"]) == {}
 
 
 def test_check_sees_a_picture_of_other_rows(tmp_path, monkeypatch, home):
