@@ -13,7 +13,7 @@ or that we may not publish. Its tables hold:
                 latter would need all seeds and sets); of studies on held-out images, only the clean set
     gallery     nothing: pictures of test images, and CIFAR-10 states no licence
     entropies   nothing: entropies of single test images, which are only needed to continue a study
-    recipes     without paths of the machine that ran the study
+    recipes     without paths of the machine that ran the study; the study's recipe has the intensities of all runs
 
 Studies on held-out images and the factorial have nothing in `shown`; the factorial has nothing in `curves`.
 """
@@ -74,6 +74,7 @@ def small_copy(source: Path, target: Path) -> None:
         db.execute("BEGIN")
         _leave_out(db)
         _shorten(db)
+        _all_intensities(db)
         _without_paths(db)
         if has_checks(db):
             check(db)
@@ -133,6 +134,16 @@ def _recipe(db: sqlite3.Connection) -> Recipe:
 def _rounded(value: object) -> object:
     """Return a float with five significant digits, which are enough to draw it; anything else unchanged."""
     return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def _all_intensities(db: sqlite3.Connection) -> None:
+    """Give the study its intensities of all runs: its recipe is that of the last run, which may have fewer."""
+    recipe = _recipe(db)
+    runs = [parse_recipe(text) for (text,) in db.execute("SELECT recipe FROM runs")]
+    severities = tuple(sorted({level for each in (recipe, *runs) for level in each.study.severities}))
+    if severities != tuple(recipe.study.severities):
+        whole = replace(recipe, study=replace(recipe.study, severities=severities))
+        db.execute("UPDATE meta SET value=? WHERE key = 'recipe'", (whole.stored_text(),))
 
 
 def _without_paths(db: sqlite3.Connection) -> None:

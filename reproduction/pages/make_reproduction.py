@@ -26,8 +26,8 @@ from reproduction_factorial import GAIN_FIGURE, effects, errors_left, gain_drawi
 from reproduction_findings import finding_drawings, finding_values
 from reproduction_more import ablation, beta, code_path, cost, curves, drawings, without_threshold
 from reproduction_past import choice, past
-from reproduction_seeds import by_seed, difference_text, paired_seeds, reproduced, svhn_readings, switches, variants
 from reproduction_second import second_network
+from reproduction_seeds import by_seed, difference_text, paired_seeds, reproduced, svhn_readings, switches, variants
 from reproduction_status import STUDIES as STUDIES
 from reproduction_status import not_run, status
 from reproduction_tables import BESIDE, NOT_RUN, PERCENT, Remarks, Study, markdown, means, number, ours

@@ -153,7 +153,9 @@ def finding_values(studies: Mapping[str, Study], printed: Sequence[Published], s
     return {name: "<!-- " + "\n".join(map(str, points)) + " -->\n" for name, (points, _, _) in all_points.items()}
 
 
-def finding_drawings(studies: Mapping[str, Study], printed: Sequence[Published], svhn: Sequence[Path]) -> dict[str, bytes]:
+def finding_drawings(
+    studies: Mapping[str, Study], printed: Sequence[Published], svhn: Sequence[Path]
+) -> dict[str, bytes]:
     """Return file name → the figure as SVG."""
     values = finding_values(studies, printed, svhn)
     return {

@@ -1,8 +1,8 @@
 """The second network: two corners of the factorial with ResNet-56, for docs/reproduction/when-avuc-helps.md.
 
-The plan is in reproduction/factorial_more.py; `python reproduction/pages/make_reproduction.py` writes the table into the
-page. ResNet-56 has three seeds, so nothing is claimed: the table shows the mean, the lowest and the highest seed, and
-how many seeds point in the direction of ResNet-20.
+The plan is in reproduction/factorial_more.py; `python reproduction/pages/make_reproduction.py` writes the table into
+the page. ResNet-56 has three seeds, so nothing is claimed: the table shows the mean, the lowest and the highest seed,
+and how many seeds point in the direction of ResNet-20.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def _difference(study: Study, names: tuple[str, str], metric: str, where: str) -
 
 
 def _range(first: Study, second: Study, names: tuple[str, str], metric: str, where: str) -> str:
-    """Return the mean difference of `second`, its lowest and highest seed, and how many seeds have the sign of `first`."""
+    """Return the mean difference of `second`, its lowest and highest seed, and in how many seeds it has the sign of
+    `first`.
+    """
     if not all(complete(second, name) for name in names):
         return NOT_MEASURED
     with_loss, without = (by_seed(second, name, metric, where) for name in names)

@@ -145,7 +145,9 @@ def check_same_shifts(study: Study, other: Study) -> None:
     shifts = [set(each.recipe.study.shifts) for each in (study, other)]
     if shifts[0] != shifts[1]:
         different = ", ".join(sorted(shifts[0] ^ shifts[1]))
-        raise InputError(f"{study.name}: other shifts than {other.name} ({different}); publish one with the same shifts")
+        raise InputError(
+            f"{study.name}: other shifts than {other.name} ({different}); publish one with the same shifts"
+        )
 
 
 def difference_text(first: Mapping[int, float], second: Mapping[int, float], metric: str) -> str:

@@ -55,6 +55,9 @@ EXPERIMENT = [
         for pair in _experiment("factorial", training, posterior)
     ),
     *_experiment("factorial-tenth", "Adam", "none", ", a tenth of the images"),
+    *_experiment("factorial-noisy-labels", "Adam", "none", ", 20 % wrong labels"),
+    *_experiment("factorial-resnet56", "Adam", "noise", ", ResNet-56, 100 epochs")[:1],  # the printed loss alone
+    *_experiment("factorial-resnet56", "SGD", "none", ", ResNet-56, 100 epochs")[:1],
 ]
 # β is 3 unless the loss names another value
 PAIRS = (
@@ -64,6 +67,8 @@ PAIRS = (
     *EXPERIMENT,
     Pair("code-switches", "SVI-AvUC, new Adam each epoch", "SVI, new Adam each epoch", f"{CODE}, new Adam", PRINTED),
     Pair("code-switches", "SVI-AvUC, best epoch", "SVI, best epoch", f"{CODE}, best epoch", PRINTED),
+    Pair("code-switches", "SVI-AvUC, trained start", "SVI, trained start", f"{CODE}, trained start", PRINTED),
+    Pair("code-49500", "SVI-AvUC", "SVI", f"{CODE}, 49,500 images", PRINTED),
     Pair("code-pretrained", "SVI-AvUC", "SVI", "noise on all weights, no KL; Adam; trained start", PRINTED),
     Pair("paper", "SVI-AvUC", "SVI", "noise on all weights, full KL; Adam; as the text", PRINTED),
     Pair("paper", "SVI-AUAvUC", "SVI", "noise on all weights, full KL; Adam; as the text", "AUAvUC"),
