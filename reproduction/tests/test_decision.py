@@ -385,6 +385,13 @@ def test_other_training_data_stand_beside_all_images():
     assert cells[-1] == ["20 % wrong labels", "not measured", "every loss", *["not measured"] * 7]
     points = factorial.all_gains({"factorial": experiment(), "factorial-tenth": experiment()})
     assert [one.data for one in points] == [""] * 6 + ["a tenth of the images"] * 6
+    every = {name: experiment() for name in ("factorial", *factorial.OTHER_DATA)}
+    table = factorial.errors_left(every)
+    assert "not measured" not in table
+    assert [line.split("|")[1].strip() for line in table.splitlines()[2:]].count("20 % wrong labels") == 5
+    assert [one.data for one in factorial.all_gains(every)][-6:] == ["20 % wrong labels"] * 6
+    drawn = factorial.gain_drawing(every)[factorial.GAIN_FIGURE].decode()
+    assert "Adam, none, monotone, 20 % wrong labels: error 0.10000, nll 0.3" in drawn
 
 
 def test_with_few_images_the_printed_loss_fails_and_monotone_ranks_better(committed):
