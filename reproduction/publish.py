@@ -82,6 +82,12 @@ def small_copy(source: Path, target: Path) -> None:
         db.execute("VACUUM")
 
 
+def _has_results(folder: Path) -> bool:
+    """Return whether a study has results on more than held-out images; the first step of an evaluation is theirs."""
+    with closing(sqlite3.connect(folder / FILE)) as db:
+        return db.execute("SELECT 1 FROM rows WHERE shift != 'validation' LIMIT 1").fetchone() is not None
+
+
 def _leave_out(db: sqlite3.Connection) -> None:
     """Delete the rows that are not published."""
     highest_severity = db.execute("SELECT max(severity) FROM cells").fetchone()[0]
@@ -193,6 +199,9 @@ def main(source: Path, target: Path, *, figures: bool = True) -> None:
         raise InputError(f"{source}: no study here ({FILE} is missing); expected a folder of studies")
     for name, folder in studies.items():
         published_folder = target if name == MAIN else target / name
+        if not _has_results(folder):  # the pages could not be made from it
+            print(f"{folder / FILE}: no results on test images yet; not published")
+            continue
         small_copy(folder, published_folder)
         write_beside(published_folder, DRAWN if figures and name == MAIN else "")
         print(f"{folder / FILE} -> {published_folder / FILE}: {(published_folder / FILE).stat().st_size / 1e6:.1f} MB")

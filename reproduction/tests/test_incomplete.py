@@ -216,6 +216,13 @@ def test_the_status_names_methods_with_fewer_intensities(code):
     assert f"**Unfinished:** code-switches ({3 * 3 * 4 * 2 + 1} results)" in status.status({"code-switches": study})
 
 
+def test_a_study_without_results_is_not_published(code, capsys):
+    remove(code / "code-switches", "shift != 'validation'")
+    publish.main(code, code / "published", figures=False)
+    assert set(publish.studies_below(code / "published")) == {"code"}
+    assert "code-switches/study.sqlite: no results on test images yet; not published" in capsys.readouterr().out
+
+
 def test_what_one_method_lacks_changes_no_figure_of_another(code):
     before = make.read_studies(code)["code"]
     figures = [("ece", "5", "mean"), ("nll", "3", "median"), ("ece", "", "spearman"), ("nll", "shifted", "mean")]
