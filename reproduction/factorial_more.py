@@ -18,8 +18,9 @@ errors. This was written before either study was run. The confidence penalty has
 
 **Second network.** The corners are chosen by ΔNLL of the printed loss at intensity 5 after temperature scaling in the
 factorial. Of the eight that are measured, "Adam, noise" has the lowest (−0.10) and "SGD, none" the highest (+2.07).
-"AugMix, noise" is not run yet; if it is lower still, the command line changes the corner before the first network is
-trained. ResNet-56 costs about three times as much as ResNet-20, so its networks train for half the epochs, with the
+"AugMix, noise" was not run when the second network was trained.
+
+ResNet-56 costs about three times as much as ResNet-20, so its networks train for half the epochs, with the
 steps of the learning rate at half the epochs, too (`SECOND_SHARE`).
 """
 

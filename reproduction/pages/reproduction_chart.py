@@ -28,6 +28,12 @@ QUESTIONS = (
         "AvUC monotone, no temperature",
     ),
     ("Do you have few training images?", pairs.FEW_IMAGES, pairs.RANKED, "AvUC monotone, and a temperature"),
+    (
+        "Are many of your training labels wrong?",
+        pairs.WRONG_LABELS,
+        (("nll", "5"), ("auroc", "svhn")),
+        "AvUC monotone, and a temperature",
+    ),
     ("Do you train by SGD without strong augmentation?", pairs.AUGMENTED, pairs.JUDGED, "AugMix, and a temperature"),
     (
         "Do you need to detect other data?",

@@ -115,8 +115,9 @@ NOISE = Line(
 NOISE_REPAIRED = Line("the same", "code", "SVI-AvUC, monotone", "SVI-AvUC", REPLACED)
 NOISE_TEMPERATURE = Line("the same", "code", "SVI-TS", "SVI", "a temperature, no AvUC")
 BEST = Line(f"{AROUND}; AugMix (`cifar10-best`)", "best", "MOPED-AvUC + TS", "MOPED-SVI + TS", f"`monotone`, {BOTH}")
-FEW_PRINTED, FEW_REPAIRED = (
-    Line("few images", "factorial-tenth", f"Adam, none, {loss} + TS", "Adam, none, none + TS")
+FEW_PRINTED, FEW_REPAIRED, WRONG_PRINTED, WRONG_REPAIRED = (
+    Line(have, study, f"Adam, none, {loss} + TS", "Adam, none, none + TS")
+    for have, study in (("few images", "factorial-tenth"), ("wrong labels", "factorial-noisy-labels"))
     for loss in ("AvUC", "monotone")
 )
 AUGMIX = Line("SGD", "factorial", "AugMix, none, none + TS", "SGD, none, none + TS")
@@ -143,13 +144,16 @@ POSTERIOR = Decision(
 PRINTED = avuc(
     "a plain network that you train",
     "AvUC",
-    (*trainings("none, AvUC + TS", "none, none + TS"), FEW_PRINTED),
+    (*trainings("none, AvUC + TS", "none, none + TS"), FEW_PRINTED, WRONG_PRINTED),
     if_fails=f"{TS}; **not** AvUC as printed",
 )
 MONOTONE = avuc(
-    "a plain network that you train on all images", "monotone", trainings("none, monotone + TS", "none, none + TS")
+    "a plain network that you train on many images with right labels",
+    "monotone",
+    trainings("none, monotone + TS", "none, none + TS"),
 )
 FEW_IMAGES = avuc("a plain network that you train on few images (a tenth)", "monotone", (FEW_REPAIRED,), aims=RANKED)
+WRONG_LABELS = avuc("a plain network that you train on wrong labels (20 %)", "monotone", (WRONG_REPAIRED,))
 AROUND_PRINTED = avuc(f"a {AROUND}", "AvUC", trainings("MOPED, AvUC + TS", "MOPED, none + TS"))
 AROUND_MONOTONE = avuc(f"a {AROUND}", "monotone", trainings("MOPED, monotone + TS", "MOPED, none + TS"))
 NOISE_PRINTED = Decision(
@@ -182,6 +186,7 @@ TABLE = (
     PRINTED,
     MONOTONE,
     FEW_IMAGES,
+    WRONG_LABELS,
     Decision(f"a {AROUND}", "a temperature", trainings("MOPED, none + TS", "MOPED, none"), TS, "no temperature"),
     AROUND_PRINTED,
     AROUND_MONOTONE,

@@ -27,6 +27,7 @@ PUBLISHED = HOME / "reproduction" / "results" / "cifar10"
 # the studies that are committed, by folder; an entry more or less than there is fails here
 COMMITTED: tuple[str, ...] = ("paper", "code", "code-pretrained", "code-switches", "beta", "ablation", "choice", "best")
 COMMITTED += ("factorial", "factorial-tenth", "baselines", "past-choice", "past")
+COMMITTED += ("code-49500", "factorial-noisy-labels", "factorial-resnet56")
 MOST_BYTES = 60_000_000  # the factorial and the studies around it: only the metrics of their analysis are published
 
 
@@ -245,7 +246,8 @@ def test_committed_studies_render(study, tmp_path, check_clean):
 
 @pytest.fixture(scope="module")
 def committed():
-    return {name: make.read_study(name, PUBLISHED / name) for name in ("code", "factorial", "factorial-tenth")}
+    names = ("code", "factorial", "factorial-tenth", "factorial-noisy-labels")
+    return {name: make.read_study(name, PUBLISHED / name) for name in names}
 
 
 def effect(study, first: str, second: str, metric: str, where: str = "5") -> Difference:
@@ -285,6 +287,7 @@ def test_what_the_page_says_after_the_table_of_pairs(committed):
         ("factorial", "Adam, none, monotone"),
         ("factorial", "Adam, noise, monotone"),
         ("factorial-tenth", "Adam, none, monotone"),
+        ("factorial-noisy-labels", "Adam, none, monotone"),
     }
     assert unclear == {
         ("factorial", "Adam, none, AvUC"),
@@ -297,6 +300,7 @@ def test_what_the_page_says_after_the_table_of_pairs(committed):
         ("factorial", "SGD, noise, AvUC"),
         ("factorial", "AugMix, none, AvUC"),
         ("factorial-tenth", "Adam, none, AvUC"),
+        ("factorial-noisy-labels", "Adam, none, AvUC"),
     }
     assert sorted([*helped, *unclear, *failed, *tuned]) == sorted(said)
     for study, method in failed:
@@ -311,6 +315,20 @@ def test_what_the_page_says_after_the_table_of_pairs(committed):
         )
         for metric in ("ece", "nll"):
             assert says(committed[study], f"{monotone} + TS", f"{base} + TS", metric) == "not significant"
+
+
+def test_what_the_page_says_of_a_trained_start():
+    """Three seeds: directions only."""
+    switched, code = (make.read_study(name, PUBLISHED / name) for name in ("code-switches", "code"))
+    for method in ("SVI", "SVI-AvUC"):
+        for where, better in (("clean", True), ("5", False)):
+            start = by_seed(switched, f"{method}, trained start", "accuracy", where)
+            scratch = by_seed(code, method, "accuracy", where)
+            assert sorted(start) == [0, 1, 2]
+            assert all((start[seed] > scratch[seed]) == better for seed in start), (method, where)
+    assert "clean images are classified better and shifted ones worse, in all three seeds of both rows" in page_text(
+        "reproduction/tables.md"
+    )
 
 
 def test_without_a_temperature_avuc_around_trained_networks_is_worse_in_ten_of_twelve_intervals(committed):

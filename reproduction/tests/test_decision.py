@@ -192,7 +192,7 @@ def test_differences_are_those_of_the_rows_by_student(committed, line, metric):
 def test_the_page_shows_every_line_and_says_what_is_not_measured(committed):
     table, _, told = page.decision(committed).partition("\n\n")
     cells = [[cell.strip() for cell in text.split("|")[1:-1]] for text in table.splitlines()[2:]]
-    assert len(cells) == len(pairs.TABLE) <= 13
+    assert len(cells) == len(pairs.TABLE) <= 14
     for row, one in zip(cells, pairs.TABLE, strict=True):
         assert all(len(cell.split(" / ")) == len(one.cases) for cell in row[3:])
         bold = [cell for cell in row[3:] if "**" in cell]
@@ -264,7 +264,9 @@ def test_with_sgd_the_printed_loss_fails_over_five_seeds_and_monotone_does_not(c
 def test_epochs_in_a_row_with_every_prediction_uncertain_tell_the_failures_from_the_rest():
     """The rule of the trainer's warning, on every epoch that was recorded (every tenth in `factorial`)."""
     failed = set()
-    for study in ("beta", "best", "choice", "code", "code-switches", "factorial"):
+    studies = ("beta", "best", "choice", "code", "code-49500", "code-switches")
+    studies += ("factorial", "factorial-noisy-labels", "factorial-resnet56")
+    for study in studies:
         row: dict[tuple[str, int], int] = {}
         with closing(sqlite3.connect(f"file:{PUBLISHED / study / 'study.sqlite'}?mode=ro", uri=True)) as db:
             for method, seed, data in db.execute("SELECT method, seed, data FROM history ORDER BY epoch"):
@@ -276,6 +278,8 @@ def test_epochs_in_a_row_with_every_prediction_uncertain_tell_the_failures_from_
                         failed.add((study, method, seed))
     assert failed == {
         *(("factorial", f"{training}, none, AvUC", seed) for training in ("SGD", "AugMix") for seed in SEEDS),
+        *(("factorial-noisy-labels", "Adam, none, AvUC", seed) for seed in SEEDS),
+        ("factorial-resnet56", "SGD, none, AvUC", 2),
         *(("code-switches", "SVI-AvUC, threshold 1", seed) for seed in range(3)),
         *(("beta", f"SVI-AvUC β={beta}", 0) for beta in (5, 7, 10)),
     }
@@ -411,6 +415,75 @@ def test_with_few_images_the_printed_loss_fails_and_monotone_ranks_better(commit
     assert not any(one.says(GOOD[key[1]]) == "worse" for key, one in compared.items() if key[0] == "monotone")
 
 
+def test_with_wrong_labels_the_printed_loss_fails_and_monotone_helps(committed):
+    """Sentences of the page, from the rows; 5 paired seeds."""
+    study, figures = committed["factorial-noisy-labels"], (*factorial.PRIMARY, ("accuracy", "clean"))
+
+    def said(first: str, second: str) -> dict[tuple[str, str], str]:
+        return {
+            (metric, where): over_seeds(
+                *(tuple(page.by_seed(study, f"Adam, none, {one}", metric, where).values()) for one in (first, second)),
+                same_seeds=True,
+            ).says(GOOD[metric])
+            for metric, where in figures
+        }
+
+    monotone = said("monotone + TS", "none + TS")
+    assert [key for key, word in monotone.items() if word != "better"] == [("ece", "5")]
+    assert monotone["ece", "5"] == "not significant"
+    assert [key for key, word in said("monotone + TS", "penalty + TS").items() if word == "better"] == [
+        ("nll", "5"),
+        ("aurc", "5"),
+        ("avu_auc", "5"),
+        ("auroc", "cifar100"),
+    ]
+    alone = said("monotone", "none + TS")
+    assert alone["ece", "5"] == alone["nll", "5"] == "better"
+    assert said("monotone + TS", "monotone")["nll", "5"] == "worse"
+    failed = page.difference(study, pairs.WRONG_PRINTED, "accuracy", "clean")[0]
+    assert failed.high < -0.05
+    assert f"{-100 * failed.value:.0f}" == "24"  # quoted in words
+    text = " ".join((HOME / "docs" / "concepts" / "avuc-pathology.md").read_text(encoding="utf-8").split())
+    printed, plain, repaired = (f"Adam, none, {loss}" for loss in ("AvUC", "none", "monotone"))
+
+    def mean(method: str, metric: str, where: str) -> float:
+        return statistics.mean(page.by_seed(study, method, metric, where).values())
+
+    accuracy, confidence = (
+        [100 * mean(method, metric, "clean") for method in (printed, plain)]
+        for metric in ("accuracy", "mean_confidence")
+    )
+    assert f"fails: {accuracy[0]:.1f} % of clean test images are right instead of {accuracy[1]:.1f} %" in text
+    assert f"mean confidence {confidence[0]:.0f} % instead of {confidence[1]:.0f} %" in text
+    changes = {
+        (metric, where): mean(f"{repaired} + TS", metric, where) - mean(f"{plain} + TS", metric, where)
+        for metric, where in figures
+    }
+    assert f"improves NLL under shift (−{-changes['nll', '5']:.2f} with a temperature)".replace("−0.", "−.") in text
+    assert f"AURC (−{-changes['aurc', '5']:.3f})".replace("−0.", "−.") in text
+    assert f"AUROC for CIFAR-100 ({100 * changes['auroc', 'cifar100']:.1f} points)" in text
+    assert f"and accuracy ({100 * changes['accuracy', 'clean']:.1f} points)" in text
+
+
+def test_what_the_page_says_of_the_second_network(committed):
+    """Three seeds: directions only."""
+    study = make.read_study("factorial-resnet56", PUBLISHED / "factorial-resnet56")
+
+    def gaps(corner: str, metric: str, where: str, end: str = " + TS") -> list[float]:
+        first, second = (page.by_seed(study, f"{corner}, {loss}{end}", metric, where) for loss in ("AvUC", "none"))
+        return [first[seed] - second[seed] for seed in (0, 1, 2)]
+
+    for metric in ("nll", "ece", "aurc"):
+        assert statistics.mean(gaps("Adam, noise", metric, "5")) < 0
+        assert (max(gaps("Adam, noise", metric, "5")) < 0) == (metric != "ece")
+    for metric, where in (("auroc", "svhn"), ("auroc", "cifar100"), ("accuracy", "clean")):
+        assert max(gaps("Adam, noise", metric, where)) < 0
+    sure = page.by_seed(study, "SGD, none, AvUC", "mean_confidence", "clean")
+    assert {seed: round(100 * value) for seed, value in sure.items()} == {0: 96, 1: 96, 2: 15}
+    lost = gaps("SGD, none", "accuracy", "clean", "")
+    assert [round(100 * value) for value in lost] == [-2, -2, -25]
+
+
 def test_the_page_counts_the_effects_of_its_table(committed):
     """Sentences about all comparisons with "none"."""
     text = " ".join((HOME / "docs" / "reproduction" / "when-avuc-helps.md").read_text(encoding="utf-8").split())
@@ -424,8 +497,9 @@ def test_the_page_counts_the_effects_of_its_table(committed):
     told = f'{len(clear)} of the {len(cells)} intervals against "none" that are measured exclude zero'
     by_chance = {5: "five", 6: "six", 7: "seven", 8: "eight"}[round(0.05 * len(cells))]
     assert f"{told}, {len(worse)} of them on the worse side; about {by_chance} would do so by chance." in text
-    few = [line for line in factorial.errors_left(committed).splitlines() if "tenth" in line and "− none" in line]
-    assert f'These are {len(few) * len(factorial.PRIMARY)} intervals against "none"' in text
+    table = factorial.errors_left(committed).splitlines()
+    other = [line for line in table if ("tenth" in line or "wrong" in line) and "− none" in line]
+    assert f'These are {len(other) * len(factorial.PRIMARY)} intervals against "none"' in text
 
 
 def test_a_figure_in_a_sentence_can_be_a_difference(committed, printed):
@@ -486,14 +560,16 @@ def test_what_the_table_recommends(committed):
         "a temperature",
         "AugMix, both with a temperature",
         "a posterior (MOPED) instead of none, both with a temperature",
-        "`monotone`, both with a temperature",
+        "`monotone`, both with a temperature",  # few images
+        "`monotone`, both with a temperature",  # wrong labels
         "a temperature",
         "`monotone`, no temperature",
     ]
     assert page.use(committed, pairs.FEW_IMAGES).startswith("AvUC `monotone`")
+    assert page.use(committed, pairs.WRONG_LABELS).startswith("AvUC `monotone`")
     assert page.use(committed, pairs.PRINTED).endswith("**not** AvUC as printed")
     failed = [line.have for line in pairs.PRINTED.cases if page.fails(committed, line)]
-    assert failed == ["SGD", "AugMix", "few images"]
+    assert failed == ["SGD", "AugMix", "few images", "wrong labels"]
     assert page.use(committed, pairs.NOISE_BOTH).endswith("**not** AvUC as printed")
     assert [line.have for line in pairs.NOISE_BOTH.cases if page.fails(committed, line)] == ["SGD"]
     others = [one for one in pairs.TABLE if one not in (pairs.PRINTED, pairs.NOISE_BOTH)]

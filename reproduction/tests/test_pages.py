@@ -207,7 +207,8 @@ def raw(tmp_path_factory):
         recipe_of(HOME / "reproduction" / "recipes" / "cifar10-code-pretrained.toml"),
         gain=0.02,
     )
-    fake_study(folder / "code-switches", recipe_of(HOME / "reproduction" / "recipes" / "code-switches.toml"))
+    for name in ("code-switches", "code-49500"):
+        fake_study(folder / name, recipe_of(HOME / "reproduction" / "recipes" / f"{name}.toml"))
     fake_study(folder / "best", recipe_of("cifar10-best"), gain=0.15)
     fake_study(folder / "ablation", parse_recipe(ABLATION), gain=0.03)
     fake_study(folder / "choice", parse_recipe(CHOICE), gain=0.05)
@@ -254,6 +255,7 @@ def test_published_copies_hold_every_row_and_no_picture(raw, published, has_pict
         "code",
         "code-pretrained",
         "code-switches",
+        "code-49500",
         "best",
         "ablation",
         "choice",
@@ -325,7 +327,7 @@ def test_the_pages_say_how_much_of_the_factorial_is_finished(tmp_path):
 
 def test_reading_a_published_study_changes_no_byte(published):
     before = {path: path.read_bytes() for path in published.rglob("study.sqlite")}
-    assert len(before) == 7
+    assert len(before) == 8
     make.read_studies(published)
     assert {path: path.read_bytes() for path in published.rglob("study.sqlite")} == before
     assert not list(published.rglob("study.sqlite-*"))
@@ -367,7 +369,7 @@ def test_every_block_is_filled(studies, printed):
     assert "99.35" in blocks["detection"]
     assert "cifar100 (not in the paper)" in blocks["detection"]
     assert "1.202" in blocks["wasserstein"]
-    assert "in 7 runs on NVIDIA H200 (torch 2.11.0)" in blocks["cost"]
+    assert "in 8 runs on NVIDIA H200 (torch 2.11.0)" in blocks["cost"]
     assert "1 of them ended from outside" in blocks["cost"]
 
 
@@ -668,7 +670,7 @@ def test_main_fills_the_pages_and_check_sees_a_change(published, tmp_path, monke
     for name in names:
         page = (HOME / "docs" / name).read_text(encoding="utf-8")
         # the made-up ablation has other rows, and some studies are not made up
-        absent = "ablation|factorial|factorial-tenth|baselines|past"
+        absent = "ablation|factorial|factorial-tenth|factorial-noisy-labels|baselines|past"
         page = re.sub(rf"<!-- figure: ({absent}) \|.*?<!-- end -->", "a number", page)
         (docs / name).write_text(page, encoding="utf-8")
     readme = tmp_path / "README.md"
@@ -683,7 +685,8 @@ def test_main_fills_the_pages_and_check_sees_a_change(published, tmp_path, monke
     assert "| SVI-AvUC, as the released code trains it |" in text
     assert "by hand" in text
     assert "`cifar10-best`" in text
-    absent = ("beta-ablation", "factorial", "factorial-tenth", "baselines", "past-choice", "past")
+    absent = ("beta-ablation", "factorial", "factorial-tenth", "factorial-noisy-labels", "factorial-resnet56")
+    absent += ("baselines", "past-choice", "past")
     assert f"**Not run yet:** {'; '.join(f'`{name}`' for name in absent)}." in text
     readme.write_text(re.sub(r"0\.\d\d\d ±", "0.001 ±", text, count=1), encoding="utf-8")
     assert make.main([*arguments, "--check"]) == 1
