@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError
 
 DROPOUT_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -14,6 +15,9 @@ ALPHA_LAYERS = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 def own_dropout_layers(net: nn.Module, *, marked: bool) -> dict[str, _DropoutNd]:
     """Return the dropout layers by name; `InputError` if there are none, or others that would be ignored.
+
+    Dropout inside layers of torch, which masks do not reach, gives a warning: a transformer would have no samples at
+    all without its other layers.
 
     Args:
         net: the network.
@@ -30,11 +34,43 @@ def own_dropout_layers(net: nn.Module, *, marked: bool) -> dict[str, _DropoutNd]
     }
     if not layers:
         raise no_layers(net)
+    inside = dropout_inside_layers(net)
+    if inside:
+        warn_caller(
+            f"{type(net).__name__}: samples do not drop inside {_listing(inside)}, whose dropout= acts in training "
+            "only, so they are less uncertain than Monte Carlo dropout would be; use nn.Dropout between layers of your "
+            "own, or train with dropout=0 there"
+        )
     return layers
 
 
+def dropout_inside_layers(net: nn.Module) -> dict[str, str]:
+    """Return the layers of torch whose own function drops in training: for each name, its class and rate.
+
+    Recurrent layers drop between their layers, so one with a single layer drops nothing.
+    """
+    inside = {}
+    for name, layer in net.named_modules():
+        recurrent = isinstance(layer, nn.RNNBase) and layer.num_layers > 1
+        if (recurrent or isinstance(layer, nn.MultiheadAttention)) and layer.dropout:
+            inside[name] = f"nn.{type(layer).__name__}, {layer.dropout:g}"
+    return inside
+
+
+def _listing(inside: dict[str, str], most: int = 3) -> str:
+    texts = [f"{name!r} ({text})" if name else text for name, text in inside.items()]
+    more = [f"{len(texts) - most} more"] if len(texts) > most else []
+    return ", ".join([*texts[:most], *more])
+
+
 def no_layers(net: nn.Module) -> InputError:
+    inside = dropout_inside_layers(net)
+    where = (
+        f"that of {_listing(inside)} cannot be sampled"
+        if inside
+        else "dropout inside a forward function cannot be found"
+    )
     return InputError(
-        f"{type(net).__name__} has no nn.Dropout layers (dropout inside a forward function cannot be found); "
+        f"{type(net).__name__} has no nn.Dropout layers ({where}); "
         "Dropout().build(net) puts dropout before its weight layers"
     )
