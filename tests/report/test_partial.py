@@ -25,6 +25,7 @@ from avuc.report.study.exports import file_names, write_figures
 from avuc.report.study.figures import all_figures
 from avuc.report.study.intervals import spread
 from avuc.report.study.paired import over_seeds, over_shifts
+from avuc.report.study.paper_comparison import figure as study_figure
 from avuc.report.study.pooled import by_confidence
 from avuc.report.study.results import CLEAN, MethodFacts, Results, read_results, side_by_side
 from avuc.report.study.tables import all_tables, ranking, spearman
@@ -504,3 +505,37 @@ def test_a_picture_that_cannot_be_read_is_left_blank(copy, tmp_path, monkeypatch
     folder = copy("UPDATE gallery SET data = x'89504e47ffff' WHERE shift = 'fog'", *without("shift = 'contrast'"))
     written = write_figures(results_of(folder), tmp_path / "figures", progress=False)
     assert [path.name for path in written] == ["gallery.png", "gallery.svg"]
+
+
+def unfinished_trend(kinds: int = 4) -> Results:
+    """NLL grows with the intensity for every shift; the hard shifts are finished at intensity 1 only."""
+    severities = (1, 3, 5)
+    cells = [CLEAN, *((f"shift{k}", level) for k in range(kinds) for level in severities)]
+    row = [0.1] + [k + level / 10 if k < 2 or level == 1 else np.nan for k in range(kinds) for level in severities]
+    values = np.array([[row, row], [row, row]])
+    methods = [MethodFacts(f"M{n}", n, seeds=(0, 1)) for n in range(2)]
+    return Results("t", "s", ("",), methods, cells, {"nll": values}, {}, {}, {}, studies=("t",))
+
+
+def test_the_trend_with_the_intensity_is_over_the_shifts_that_have_every_intensity():
+    results = unfinished_trend()
+    table = spearman(results)
+    (row,) = table.rows
+    assert [entry.value for entry in row[1:]] == [1.0, 1.0]
+    assert "(0, 1, 3, 5) and the mean over the 2 of 4 kinds of shift that have all of them" in table.caption
+    assert study_figure(results, "M0", "nll", "", "spearman").by_seed == (1.0, 1.0)
+    whole = spearman(unfinished_trend(2))
+    assert "between the intensity (0 … 5) and the mean over shifts." in whole.caption
+    assert [entry.value for entry in whole.rows[0][1:]] == [1.0, 1.0]
+
+
+def test_the_trend_of_two_studies_is_over_the_intensities_that_both_have():
+    cells = [CLEAN, *(("fog", level) for level in range(1, 6))]
+    values = np.array([[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]], [[6.0, 5.0, np.nan, 4.0, np.nan, 3.0]]])
+    methods = [MethodFacts(f"M{n}", n, study=n, seeds=(0,)) for n in range(2)]
+    results = Results("t", "s", ("",), methods, cells, {"nll": values}, {}, {}, {}, studies=("a", "b"))
+    table = spearman(results)
+    assert [entry.value for entry in table.rows[0][1:]] == [1.0, -1.0]
+    assert "(0, 1, 3, 5) and the mean over the 1 of 1 kinds of shift" in table.caption
+    none = replace(results, values={"nll": np.where(np.arange(6) > 0, np.nan, values)})
+    assert all(np.isnan(entry.value) for entry in spearman(none).rows[0][1:])
