@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
+from avuc.core.fingerprint import fingerprint
 from avuc.deploy import as_module
 from avuc.methods import Dropout, LLDropout
 from avuc.methods.dropout import DropoutHook, DropoutPosterior
@@ -471,3 +472,27 @@ def test_many_layers_with_dropout_inside_are_listed_in_short() -> None:
 @pytest.mark.filterwarnings("ignore:dropout option adds dropout after all but last")
 def test_a_recurrent_layer_drops_between_its_layers_only() -> None:
     DropoutPosterior.of_own_layers(Inside(nn.LSTM(8, 8, 1, dropout=0.5, batch_first=True)))
+
+
+class Unused(nn.Module):
+    """Reads the rate of one of its dropout layers, as attention in Hugging Face Transformers, and calls the other."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.attention, self.drop, self.head = nn.Dropout(rate), nn.Dropout(0.5), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.dropout(x, self.attention.p, self.training)
+        logits: Tensor = self.head(self.drop(x))
+        return logits
+
+
+def test_a_dropout_layer_that_prediction_does_not_call_is_named_once() -> None:
+    x = torch.randn(5, 8)
+    posterior = DropoutPosterior.of_own_layers(Unused(0.3))
+    before = fingerprint(posterior)
+    with pytest.warns(UserWarning, match="Unused: prediction does not call the dropout layers 'attention', so samples"):
+        predict(posterior, x, samples=3, progress=False)
+    assert fingerprint(posterior) == before  # a Predictor does not take it for a change
+    predict(posterior, x, samples=3, progress=False)
+    predict(DropoutPosterior.of_own_layers(Unused(0.0)), x, samples=3, progress=False)

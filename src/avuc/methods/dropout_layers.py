@@ -1,6 +1,8 @@
-"""The dropout layers of a network's own, at which a dropout posterior drops."""
+"""The layers at which a dropout posterior drops: before weight layers, or at dropout layers of the network's own."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
@@ -8,6 +10,15 @@ from torch.nn.modules.dropout import _DropoutNd
 from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError
 
+WEIGHT_LAYERS = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
 DROPOUT_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 # they set what they drop to a value other than 0, which masks cannot do
 ALPHA_LAYERS = (nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -57,8 +68,21 @@ def dropout_inside_layers(net: nn.Module) -> dict[str, str]:
     return inside
 
 
-def _listing(inside: dict[str, str], most: int = 3) -> str:
-    texts = [f"{name!r} ({text})" if name else text for name, text in inside.items()]
+def warn_of_skipped(net: nn.Module, names: Sequence[str]) -> None:
+    """Warn of dropout layers that the network does not call, as where its code reads their rate only (F.dropout)."""
+    if names:
+        warn_caller(
+            f"{type(net).__name__}: prediction does not call the dropout layers {_listed(list(map(repr, names)))}, so "
+            "samples do not drop there; unless they are for training only, call them in forward (F.dropout with their "
+            "rate cannot be sampled), or train with rate 0 there"
+        )
+
+
+def _listing(inside: dict[str, str]) -> str:
+    return _listed([f"{name!r} ({text})" if name else text for name, text in inside.items()])
+
+
+def _listed(texts: Sequence[str], most: int = 3) -> str:
     more = [f"{len(texts) - most} more"] if len(texts) > most else []
     return ", ".join([*texts[:most], *more])
 
