@@ -529,6 +529,18 @@ def test_the_trend_with_the_intensity_is_over_the_shifts_that_have_every_intensi
     assert [entry.value for entry in whole.rows[0][1:]] == [1.0, 1.0]
 
 
+def test_the_verdict_on_an_unfinished_study_counts_its_test_sets():
+    values = unfinished_trend().values["nll"].copy()
+    values[0] += 0.01
+    said = " ".join(verdict(replace(unfinished_trend(), values={"nll": values})))
+    assert "over 8 test sets of 4 kinds of shift it predicts best" in said
+    whole = unfinished_trend(2)
+    worse = np.concatenate([whole.values["nll"][:1] + 0.01, whole.values["nll"][1:]])
+    assert "over 2 kinds of shift at 3 intensities it predicts best" in " ".join(
+        verdict(replace(whole, values={"nll": worse}))
+    )
+
+
 def test_the_trend_of_two_studies_is_over_the_intensities_that_both_have():
     cells = [CLEAN, *(("fog", level) for level in range(1, 6))]
     values = np.array([[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]], [[6.0, 5.0, np.nan, 4.0, np.nan, 3.0]]])
