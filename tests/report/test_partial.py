@@ -288,7 +288,7 @@ def test_means_are_over_sets_that_all_methods_have():
 def test_texts_count_the_sets_that_means_are_over(copy):
     """The second method lacks results at intensity 5, as after a run with other severities."""
     results = results_of(copy(*without(f"method = '{SECOND}' AND severity = 5 AND shift != 'fog'")))
-    assert "over 3 kinds of shift at 2 intensities" in verdict(results)[0]
+    assert "over 4 test sets of 3 kinds of shift" in verdict(results)[0]
     tables = {table.name: table for table in all_tables(results)}
     assert tables["quartiles"].caption.startswith("Over 1 of 3 kinds of shift at intensity 5")
     assert tables["detection-auroc"].rows[-1][0] == "mean over 1 of 3 kinds of shift"
