@@ -205,3 +205,87 @@ def test_a_calibrator_without_a_fit(tmp_path, validation, capsys):
     (tmp_path / "cal.json").write_text(TemperatureScaling().to_json())
     assert run("apply", tmp_path / "cal.json", validation, "--to", tmp_path / "to.npz") == 2
     assert "not fitted" in capsys.readouterr().err
+
+
+PERMUTED = [2, 0, 3, 1]
+
+
+def fitted_with_classes(tmp_path, classes, labels_of):
+    """Fit a calibrator that acts on each class differently, on an .npz with an array `classes`."""
+    logits, labels = overconfident(800, 0)
+    logits = logits + np.array([0, 2, -2, 1], np.float32)  # what vector scaling has to undo
+    named = {} if classes is None else {"classes": np.array(classes)}
+    np.savez(tmp_path / "fit.npz", logits=logits, labels=labels_of(labels), **named)
+    words = ["calibrate", tmp_path / "fit.npz", "--method", "vector", "--out", tmp_path / "cal.json"]
+    assert run(*words, "--replicates", 0, "--quiet") == 0
+    return logits
+
+
+def text(labels):
+    return np.array(NAMES)[labels]
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels_of"),
+    [(NAMES, text), (NAMES, lambda labels: labels), ([3, 5, 7, 9], lambda labels: np.array([3, 5, 7, 9])[labels])],
+    ids=["names", "names and numbers as labels", "numbers"],
+)
+def test_an_array_of_classes_says_the_order_of_a_file_without_labels(tmp_path, capsys, classes, labels_of):
+    logits = fitted_with_classes(tmp_path, classes, labels_of)
+    out = {}
+    for name, order in (("same", [0, 1, 2, 3]), ("other", PERMUTED)):
+        np.savez(tmp_path / f"{name}.npz", logits=logits[:, order], classes=np.array(classes)[order])
+        assert run("apply", tmp_path / "cal.json", tmp_path / f"{name}.npz", "--to", tmp_path / f"to-{name}.npz") == 0
+        assert "by position" not in capsys.readouterr().out
+        out[name] = np.load(tmp_path / f"to-{name}.npz")["logits"]
+    np.testing.assert_allclose(out["other"], out["same"][:, PERMUTED], rtol=1e-5, atol=1e-5)
+    words = ["calibrate", tmp_path / "fit.npz", "--method", "vector", "--apply", tmp_path / "other.npz"]
+    assert run(*words, "--out", tmp_path / "again.json", "--to", tmp_path / "to.npz", "--replicates", 0, "--quiet") == 0
+    np.testing.assert_allclose(np.load(tmp_path / "to.npz")["logits"], out["other"], rtol=1e-5, atol=1e-5)
+    np.savez(tmp_path / "unknown.npz", logits=logits, classes=np.array(["a", "b", "c", "d"]))
+    assert run("apply", tmp_path / "cal.json", tmp_path / "unknown.npz", "--to", tmp_path / "to-unknown.npz") == 2
+    assert "but the calibrator was fitted on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_classes_counted_in_another_order_than_those_of_a_fit_without_names_are_refused(tmp_path, capsys, first):
+    classes = None if first == 0 else [1, 2, 3, 4]
+    logits = fitted_with_classes(tmp_path, classes, lambda labels: labels + first)
+    np.savez(tmp_path / "same.npz", logits=logits, classes=np.arange(4) + first)
+    np.savez(tmp_path / "other.npz", logits=logits[:, PERMUTED], classes=np.array(PERMUTED) + first)
+    fits = {"apply": ["apply", tmp_path / "cal.json"], "calibrate": ["calibrate", tmp_path / "fit.npz", "--apply"]}
+    for command, words in fits.items():
+        for name, code in (("same", 0), ("other", 2)):
+            options = ["--method", "vector", "--out", tmp_path / "again.json"] if command == "calibrate" else []
+            assert run(*words, tmp_path / f"{name}.npz", "--to", tmp_path / f"{command}-{name}.npz", *options) == code
+        assert "save the scores in this order" in " ".join(capsys.readouterr().err.split())
+        assert not (tmp_path / f"{command}-other.npz").exists()
+
+
+def test_an_array_of_classes_says_the_order_of_multi_label_scores(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (900, 3))
+    logits = (2 * labels - 1 + rng.normal(0, 1, labels.shape)) * np.array([1.0, 4.0, 9.0])
+    np.savez(tmp_path / "fit.npz", logits=logits, labels=labels, classes=np.array(["ant", "bee", "cat"]))
+    words = ["calibrate", tmp_path / "fit.npz", "--task", "multilabel", "--method", "temperature"]
+    assert run(*words, "--out", tmp_path / "cal.json", "--replicates", 0, "--quiet") == 0
+    out = {}
+    for name, order in (("same", [0, 1, 2]), ("other", [2, 0, 1])):
+        np.savez(tmp_path / f"{name}.npz", logits=logits[:, order], classes=np.array(["ant", "bee", "cat"])[order])
+        assert run("apply", tmp_path / "cal.json", tmp_path / f"{name}.npz", "--to", tmp_path / f"to-{name}.npz") == 0
+        out[name] = np.load(tmp_path / f"to-{name}.npz")["logits"]
+    np.testing.assert_allclose(out["other"], out["same"][:, [2, 0, 1]], rtol=1e-6)
+
+
+def test_conformal_sets_of_a_file_without_labels_have_the_order_of_its_classes(tmp_path):
+    logits, labels = overconfident(800, 0)
+    np.savez(tmp_path / "fit.npz", logits=logits, labels=text(labels), classes=np.array(NAMES))
+    np.savez(tmp_path / "other.npz", logits=logits[:, PERMUTED], classes=np.array(NAMES)[PERMUTED])
+    np.savez(tmp_path / "same.npz", logits=logits, classes=np.array(NAMES))
+    sets = []
+    for name in ("same", "other"):
+        words = ["conformal", tmp_path / "fit.npz", "--class-conditional", "--apply", tmp_path / f"{name}.npz"]
+        assert run(*words, "--to", tmp_path / f"sets-{name}.npz", "--quiet") == 0
+        sets.append(np.load(tmp_path / f"sets-{name}.npz"))
+    assert sets[0]["class_names"].tolist() == sets[1]["class_names"].tolist()
+    assert np.array_equal(sets[0]["sets"], sets[1]["sets"])

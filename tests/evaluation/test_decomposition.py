@@ -121,5 +121,14 @@ def test_groups_are_read_from_every_format(tmp_path: Path) -> None:
 
 
 def test_spaces_around_the_cells_of_groups_do_not_count(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("label, site\n0, x\n1, y\n0, x \n")
-    assert read_groups(tmp_path / "a.csv", "site", 3).tolist() == ["x", "y", "x"]
+    import pyarrow
+    from pyarrow import parquet
+
+    sites = [" x", "y", "x  ", None]
+    (tmp_path / "a.csv").write_text("label, site\n0, x\n1, y\n0, x \n1,\n")
+    parquet.write_table(pyarrow.table({"site": sites}), tmp_path / "a.parquet")
+    category = pyarrow.array(sites).dictionary_encode()
+    parquet.write_table(pyarrow.table({"site": category}), tmp_path / "category.parquet")
+    np.savez(tmp_path / "a.npz", site=np.array([site or "" for site in sites]))
+    for name in ("a.csv", "a.parquet", "category.parquet", "a.npz"):
+        assert read_groups(tmp_path / name, "site", 4).tolist() == ["x", "y", "x", ""], name

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
+from avuc.core.fingerprint import fingerprint
 from avuc.deploy import as_module
 from avuc.methods import Dropout, LLDropout
 from avuc.methods.dropout import DropoutHook, DropoutPosterior
@@ -425,3 +426,73 @@ def test_rows_that_the_network_splits_are_no_time_steps() -> None:
     posterior, x = DropoutPosterior.of_own_layers(Split()), torch.randn(6, 2, 9)
     whole = predict(posterior, x, samples=5, progress=False).probs
     assert torch.allclose(predict(posterior, x, samples=5, batch_size=1, progress=False).probs, whole, atol=1e-6)
+
+
+class Inside(nn.Module):
+    """A layer of torch with dropout= of its own, which no hook reaches, and a dropout layer."""
+
+    def __init__(self, layer: nn.Module, rate: float = 0.1) -> None:
+        super().__init__()
+        self.layer, self.drop, self.head = layer, nn.Dropout(rate), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x, x, x) if isinstance(self.layer, nn.MultiheadAttention) else self.layer(x)
+        logits: Tensor = self.head(self.drop(out[0][:, -1]))
+        return logits
+
+
+INSIDE = {
+    "LSTM": lambda rate: nn.LSTM(8, 8, 2, dropout=rate, batch_first=True),
+    "GRU": lambda rate: nn.GRU(8, 8, 2, dropout=rate, batch_first=True),
+    "RNN": lambda rate: nn.RNN(8, 8, 2, dropout=rate, batch_first=True),
+    "MultiheadAttention": lambda rate: nn.MultiheadAttention(8, 2, dropout=rate, batch_first=True),
+}
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+def test_dropout_inside_a_layer_of_torch_is_named_where_samples_leave_it_out(kind: str) -> None:
+    message = rf"samples do not drop inside 'layer' \(nn\.{kind}, 0\.5\), whose dropout= acts in training only"
+    with pytest.warns(UserWarning, match=message):
+        DropoutPosterior.of_own_layers(Inside(INSIDE[kind](0.5)))
+    with pytest.warns(UserWarning, match=message):
+        Dropout(own_layers=True).build(Inside(INSIDE[kind](0.5)))
+    # without a warning, which would be an error here
+    DropoutPosterior.of_own_layers(Inside(INSIDE[kind](0.0)))
+    Dropout(own_layers=True).build(Inside(INSIDE[kind](0.0)))
+    with pytest.raises(InputError, match=rf"has no nn\.Dropout layers \(that of nn\.{kind}, 0\.5 cannot be sampled\)"):
+        DropoutPosterior.of_own_layers(INSIDE[kind](0.5))
+
+
+def test_many_layers_with_dropout_inside_are_listed_in_short() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 5)
+    with pytest.warns(UserWarning, match=r"'layers\.0\.self_attn' \(nn\.MultiheadAttention, 0\.1\).*, 2 more, whose"):
+        DropoutPosterior.of_own_layers(encoder)
+
+
+@pytest.mark.filterwarnings("ignore:dropout option adds dropout after all but last")
+def test_a_recurrent_layer_drops_between_its_layers_only() -> None:
+    DropoutPosterior.of_own_layers(Inside(nn.LSTM(8, 8, 1, dropout=0.5, batch_first=True)))
+
+
+class Unused(nn.Module):
+    """Reads the rate of one of its dropout layers, as attention in Hugging Face Transformers, and calls the other."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.attention, self.drop, self.head = nn.Dropout(rate), nn.Dropout(0.5), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.dropout(x, self.attention.p, self.training)
+        logits: Tensor = self.head(self.drop(x))
+        return logits
+
+
+def test_a_dropout_layer_that_prediction_does_not_call_is_named_once() -> None:
+    x = torch.randn(5, 8)
+    posterior = DropoutPosterior.of_own_layers(Unused(0.3))
+    before = fingerprint(posterior)
+    with pytest.warns(UserWarning, match="Unused: prediction does not call the dropout layers 'attention', so samples"):
+        predict(posterior, x, samples=3, progress=False)
+    assert fingerprint(posterior) == before  # a Predictor does not take it for a change
+    predict(posterior, x, samples=3, progress=False)
+    predict(DropoutPosterior.of_own_layers(Unused(0.0)), x, samples=3, progress=False)

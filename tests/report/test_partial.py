@@ -25,6 +25,7 @@ from avuc.report.study.exports import file_names, write_figures
 from avuc.report.study.figures import all_figures
 from avuc.report.study.intervals import spread
 from avuc.report.study.paired import over_seeds, over_shifts
+from avuc.report.study.paper_comparison import figure as study_figure
 from avuc.report.study.pooled import by_confidence
 from avuc.report.study.results import CLEAN, MethodFacts, Results, read_results, side_by_side
 from avuc.report.study.tables import all_tables, ranking, spearman
@@ -287,7 +288,7 @@ def test_means_are_over_sets_that_all_methods_have():
 def test_texts_count_the_sets_that_means_are_over(copy):
     """The second method lacks results at intensity 5, as after a run with other severities."""
     results = results_of(copy(*without(f"method = '{SECOND}' AND severity = 5 AND shift != 'fog'")))
-    assert "over 3 kinds of shift at 2 intensities" in verdict(results)[0]
+    assert "over 4 test sets of 3 kinds of shift" in verdict(results)[0]
     tables = {table.name: table for table in all_tables(results)}
     assert tables["quartiles"].caption.startswith("Over 1 of 3 kinds of shift at intensity 5")
     assert tables["detection-auroc"].rows[-1][0] == "mean over 1 of 3 kinds of shift"
@@ -504,3 +505,75 @@ def test_a_picture_that_cannot_be_read_is_left_blank(copy, tmp_path, monkeypatch
     folder = copy("UPDATE gallery SET data = x'89504e47ffff' WHERE shift = 'fog'", *without("shift = 'contrast'"))
     written = write_figures(results_of(folder), tmp_path / "figures", progress=False)
     assert [path.name for path in written] == ["gallery.png", "gallery.svg"]
+
+
+def unfinished_trend(kinds: int = 4) -> Results:
+    """NLL grows with the intensity for every shift; the hard shifts are finished at intensity 1 only."""
+    severities = (1, 3, 5)
+    cells = [CLEAN, *((f"shift{k}", level) for k in range(kinds) for level in severities)]
+    row = [0.1] + [k + level / 10 if k < 2 or level == 1 else np.nan for k in range(kinds) for level in severities]
+    values = np.array([[row, row], [row, row]])
+    methods = [MethodFacts(f"M{n}", n, seeds=(0, 1)) for n in range(2)]
+    return Results("t", "s", ("",), methods, cells, {"nll": values}, {}, {}, {}, studies=("t",))
+
+
+def test_the_trend_with_the_intensity_is_over_the_shifts_that_have_every_intensity():
+    results = unfinished_trend()
+    table = spearman(results)
+    (row,) = table.rows
+    assert [entry.value for entry in row[1:]] == [1.0, 1.0]
+    assert "(0, 1, 3, 5) and the mean over the 2 of 4 kinds of shift that have all of them" in table.caption
+    assert study_figure(results, "M0", "nll", "", "spearman").by_seed == (1.0, 1.0)
+    whole = spearman(unfinished_trend(2))
+    assert "between the intensity (0 … 5) and the mean over shifts." in whole.caption
+    assert [entry.value for entry in whole.rows[0][1:]] == [1.0, 1.0]
+
+
+def test_the_verdict_on_an_unfinished_study_counts_its_test_sets():
+    values = unfinished_trend().values["nll"].copy()
+    values[0] += 0.01
+    said = " ".join(verdict(replace(unfinished_trend(), values={"nll": values})))
+    assert "over 8 test sets of 4 kinds of shift it predicts best" in said
+    whole = unfinished_trend(2)
+    worse = np.concatenate([whole.values["nll"][:1] + 0.01, whole.values["nll"][1:]])
+    assert "over 2 kinds of shift at 3 intensities it predicts best" in " ".join(
+        verdict(replace(whole, values={"nll": worse}))
+    )
+
+
+def test_the_trend_of_two_studies_is_over_the_intensities_that_both_have():
+    cells = [CLEAN, *(("fog", level) for level in range(1, 6))]
+    values = np.array([[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]], [[6.0, 5.0, np.nan, 4.0, np.nan, 3.0]]])
+    methods = [MethodFacts(f"M{n}", n, study=n, seeds=(0,)) for n in range(2)]
+    results = Results("t", "s", ("",), methods, cells, {"nll": values}, {}, {}, {}, studies=("a", "b"))
+    table = spearman(results)
+    assert [entry.value for entry in table.rows[0][1:]] == [1.0, -1.0]
+    assert "(0, 1, 3, 5) and the mean over the 1 of 1 kinds of shift" in table.caption
+    none = replace(results, values={"nll": np.where(np.arange(6) > 0, np.nan, values)})
+    assert all(np.isnan(entry.value) for entry in spearman(none).rows[0][1:])
+
+
+@pytest.mark.parametrize("same_seeds", [True, False])
+@pytest.mark.parametrize(("seeds", "others"), [(2, 2), (3, 3), (3, 5), (10, 10)])
+def test_intervals_over_shifts_have_students_t_for_the_seeds(seeds: int, others: int, same_seeds: bool):
+    """With the same values for every shift, only the seeds vary: the interval is that of a t-test.
+
+    A bootstrap of the seeds has 0.78 of the cases in its interval with three seeds, not 0.95.
+    """
+    if same_seeds and seeds != others:
+        pytest.skip("pairs need the same seeds")
+    rng = np.random.default_rng(seeds)
+    first, second = 3 + rng.normal(size=seeds), 1 + rng.normal(size=others)
+    (low, high), wanted = (
+        over_shifts(*(np.tile(each[:, None], 4) for each in (first, second)), np.mean, same_seeds=same_seeds)[1:],
+        over_seeds(tuple(first), tuple(second), same_seeds=same_seeds),
+    )
+    assert high - low == pytest.approx(wanted.high - wanted.low, rel=0.2)  # the ends of 4,000 replicates lie far out
+    assert (low + high) / 2 == pytest.approx(wanted.value, abs=0.1 * (wanted.high - wanted.low))
+
+
+def test_one_seed_does_not_vary_over_shifts():
+    values = np.arange(8.0).reshape(1, 8)
+    result = over_shifts(values, np.zeros((1, 8)), np.mean)
+    assert 0 < result.low < result.value < result.high < 7
+    assert over_shifts(values, values, np.mean)[1:] == (0.0, 0.0)

@@ -17,9 +17,11 @@ from avuc.calibration import Calibrator
 from avuc.cli import main
 from avuc.conformal import ConformalClassifier
 from avuc.core.errors import InputError
+from avuc.methods import SWAG
 from avuc.prediction.logits import kept_logits
 from avuc.predictions import Predictions
 from avuc.study import Store, load_recipe, run_study
+from avuc.study.config import MethodConfig
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.local import LocalRun
 from avuc.study.worker import StudyWorker
@@ -302,6 +304,29 @@ def test_dry_run_and_training_say_that_the_warm_up_never_ends(recipe_file, tmp_p
     both = capsys.readouterr()
     assert both.err.count("warning: the avuc term is never used") == 1
     assert "The AvUC term of SVI was 0 in all 4 epochs of the training" in " ".join(both.out.split())
+
+
+@pytest.mark.parametrize("kind", ['kind = "swag"', 'kind = "ensemble", member = {kind = "swag"}'])
+def test_too_few_epochs_for_swag_are_one_line_before_anything_is_trained(recipe_file, tmp_path, capsys, kind):
+    changed = tmp_path / "swag.toml"
+    changed.write_text(recipe_file.read_text() + f'\n[[methods]]\nname = "Late"\nmethod = {{{kind}}}\n')
+    words, out = ["study", str(changed), "--device", "cpu"], tmp_path / "out"
+    line = "avuc: methods.Late.train.epochs: swag: with start=0.75, 4 epochs collect fewer than the 2 sets of weights"
+    for more in (["--dry-run"], ["--out", str(out)], ["--only", "Late", "--dry-run"]):
+        assert main([*words, *more]) == 2
+        said = capsys.readouterr()
+        assert said.err.splitlines()[-1].startswith(line)
+        assert not said.out
+    assert not out.exists()
+    assert main([*words, "--dry-run", "--only", "SVI"]) == 0  # what is not trained now may be wrong
+    assert main([*words, "--dry-run", "--set", "methods.Late.train.epochs=8"]) == 0
+
+
+def test_swag_without_training_is_refused(recipe):
+    swag = MethodConfig("Given", SWAG(), skip_training=True)
+    given = dataclasses.replace(recipe, net=dataclasses.replace(recipe.net, weights="a.pt"), methods=(swag,))
+    with pytest.raises(InputError, match=r"methods\.Given\.skip_training: swag: .* 0 epochs collect fewer"):
+        Plan(given).check_epochs()
 
 
 def test_a_list_whose_quotes_the_shell_removed(recipe_file, capsys):

@@ -80,7 +80,10 @@ def _check_classes(args: Namespace, calibrator: Any, file: ScoreFile) -> None:
             f"{args.file}: has {file.num_classes} classes, but {args.calibrator} was fitted on "
             f"{calibrator.num_classes_}; apply it to scores of the same model"
         )
+    from avuc.evaluation.files.match_classes import check_counted
+
     fitted, names = calibrator.class_names_, file.class_names
+    check_counted(file.path, names, fitted)
     if fitted and names and file.names is None and all(name.isdecimal() for name in (*fitted, *names)):
         from avuc.evaluation.files.messages import listing
 

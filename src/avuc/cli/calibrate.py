@@ -114,6 +114,7 @@ def run(args: Namespace) -> int:
         raise InputError("--shared is for --task multilabel; leave it out")
     from avuc.evaluation import compare
     from avuc.evaluation.files import describe, write_scores
+    from avuc.evaluation.files.match_classes import check_counted
     from avuc.metrics.dependent_rows import MOST_ROWS
 
     console = console_for(args)
@@ -125,6 +126,7 @@ def run(args: Namespace) -> int:
         other = read_other(args, args.apply, file, "both files must come from the same model")
         show_file(console, other, "to calibrate: ")
         if (file.names is None) != (other.names is None):
+            check_counted(other.path, other.names, file.names)
             check_numbers(file, other)
             named = file if other.names is None else other
             console.paragraph(f"note: only {named.path} has class names, so classes are matched by position", lead="  ")

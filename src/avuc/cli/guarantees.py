@@ -127,7 +127,7 @@ def in_order(console: Console, file: ScoreFile, fitted: Any) -> Predictions:
     """Return the predictions of a file with its classes in the order of the fit; rows without labels have −1."""
     import torch
 
-    from avuc.evaluation.files.match_classes import class_order, only_count
+    from avuc.evaluation.files.match_classes import check_counted, class_order, only_count
     from avuc.predictions import Predictions
 
     if file.num_classes != fitted.num_classes_:
@@ -138,6 +138,7 @@ def in_order(console: Console, file: ScoreFile, fitted: Any) -> Predictions:
     known = None if known is None or only_count(known) else known
     if known is not None and names is None and all(name.isdecimal() for name in known):
         names = file.class_names  # classes 1, 2, 3 are not the classes 3, 5, 7
+    check_counted(file.path, names, known)
     if (known is None) != (names is None):
         named = "the fit" if names is None else file.path
         console.paragraph(f"note: only {named} has class names, so classes are matched by position", lead="  ")

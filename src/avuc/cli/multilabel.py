@@ -151,13 +151,14 @@ def _read(args: Namespace, path: str, *, needs_labels: bool = True) -> MultiLabe
 
 def _calibrated(console: Console, file: MultiLabelFile, calibrator: Any, name: str) -> Any:
     """Return calibrated logits; the labels must be those of the fit, in any order if both have names."""
-    from avuc.evaluation.files.match_classes import match_classes
+    from avuc.evaluation.files.match_classes import check_counted, match_classes
 
     if calibrator.num_classes_ != len(file.names):
         raise InputError(
             f"{file.path}: has {len(file.names)} labels, but {Path(name).name} was fitted on "
             f"{calibrator.num_classes_}; apply it to scores of the same model"
         )
+    check_counted(file.path, file.names if file.named else None, calibrator.class_names_)
     if (calibrator.class_names_ is None) == file.named:
         named = file.path if file.named else Path(name).name
         console.paragraph(f"note: only {named} has names of labels, so labels are matched by position", lead="  ")

@@ -172,6 +172,7 @@ def _plan(recipe: Recipe, only: list[str], device: str, console: Console) -> int
     from avuc.study.grid import Plan
 
     plan = Plan(recipe, tuple(only))
+    plan.check_epochs()
     head = ("method", "trained as", "seeds", "samples", "details")
     rows = []
     for method in recipe.methods:

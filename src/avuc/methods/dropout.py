@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -26,20 +27,13 @@ from torch._compile import _disable_dynamo
 from avuc.bayes.noise import own_generator
 from avuc.core.errors import InputError
 from avuc.core.private_copy import private_copy
-from avuc.methods.dropout_layers import DROPOUT_LAYERS, no_layers, own_dropout_layers
+from avuc.methods.dropout_layers import DROPOUT_LAYERS, WEIGHT_LAYERS, no_layers, own_dropout_layers, warn_of_skipped
 from avuc.methods.method import Method
 from avuc.nets.calls import Arguments, call_every_layer, copies_of_first_row, number_of_rows
 from avuc.posterior import Posterior, seeded_generator
 
-WEIGHT_LAYERS = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
+# masks of networks whose dropout layers were looked for in a sample; an attribute would count as a change of these
+_CHECKED: WeakSet[Masks] = WeakSet()
 
 
 @dataclass(frozen=True)
@@ -216,7 +210,11 @@ class MaskDraw:
         this_pass = kind(net, _masks(net), self.seed)
         this_pass._drawn, this_pass._shapes, this_pass._arguments = self._drawn, self._shapes, (args, kwargs)
         this_pass.masks.draw = this_pass
-        return net(*args, **kwargs)
+        logits = net(*args, **kwargs)
+        if kind is MaskDraw and self.masks not in _CHECKED:
+            _CHECKED.add(self.masks)
+            warn_of_skipped(net, _skipped(this_pass))
+        return logits
 
     def mask(self, hook_index: int, rate: float, x: Tensor, channels: bool) -> Tensor:
         """Return the mask of a layer, scaled by 1/(1 − q); a layer called twice in one pass has two masks."""
@@ -268,6 +266,17 @@ def _input_shapes(sample: MaskDraw, arguments: Arguments) -> dict[tuple[int, int
     with contextlib.suppress(Exception), torch.no_grad():
         shapes._run(_ShapeDraw, *arguments)
     return shapes._shapes[0]
+
+
+def _skipped(sample: MaskDraw) -> list[str]:
+    """Return the network's own dropout layers that a pass of a sample has not called, although they have a rate."""
+    return [
+        name
+        for name, layer in sample.net.named_modules()
+        for hook in layer._forward_pre_hooks.values()
+        if isinstance(hook, DropoutHook) and isinstance(layer, (*DROPOUT_LAYERS, nn.Identity))
+        if hook.rate_before(layer) and hook.place not in sample._calls
+    ]
 
 
 _eager_mask: Callable[[MaskDraw, int, float, Tensor, bool], Tensor] = _disable_dynamo(MaskDraw._mask)

@@ -66,6 +66,7 @@ def run_study(
     """
     until = None if minutes is None else time.monotonic() + 60 * minutes
     plan = Plan(recipe, tuple(only))
+    plan.check_epochs()
     if engine not in ENGINES:
         raise InputError(f"engine must be one of {', '.join(ENGINES)}, found {engine!r}")
     folder = Path(directory)

@@ -74,6 +74,17 @@ class Plan:
             if name not in names:
                 raise InputError(f"--only {name}: the recipe has no such method; {did_you_mean(name, names)}")
 
+    def check_epochs(self) -> None:
+        """Raise if a model that is planned would have too few epochs for its posterior, before anything is trained."""
+        for name in dict.fromkeys(key.method for key in self.models):
+            config = self.recipe.method(name)
+            assert config.method is not None
+            key, epochs = ("skip_training", 0) if config.skip_training else ("train.epochs", config.train.epochs)
+            try:
+                config.method.check_epochs(epochs)
+            except InputError as error:
+                raise InputError(f"methods.{name}.{key}: {error}") from error
+
     def methods(self, model: str) -> list[MethodConfig]:
         """Return the planned methods that use the model trained by `model`."""
         return [method for method in self.recipe.variants(model) if not self.only or method.name in self.only]

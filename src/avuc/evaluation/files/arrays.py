@@ -164,8 +164,8 @@ def _scores_by_name(path: Path, names: Sequence[str], options: ReadOptions, load
         raw.labels, raw.labels_from = load(label, True), repr(label)
         raw.notes += other_labels_note(others)
         raw.class_names = _class_names(names, load) if is_text(raw.labels) else None
-    if not is_text(raw.labels):  # also of labels that another file has
-        raw.class_numbers = _class_numbers(names, load, tuple(raw.scores.shape))
+    if not is_text(raw.labels):  # also of labels that another file has, or none
+        raw.class_array = _class_array(names, load, tuple(raw.scores.shape), labelled=raw.labels is not None)
     return raw
 
 
@@ -176,17 +176,22 @@ def _class_names(names: Sequence[str], load: Load) -> tuple[str, ...] | None:
     return tuple(array.tolist()) if is_text(array) and array.ndim == 1 else None
 
 
-def _class_numbers(names: Sequence[str], load: Load, shape: tuple[int, ...]) -> tuple[str, ...] | None:
-    """Return the label of each score, such as `classes_` of scikit-learn; None if the file has none, or 0 … C−1.
+def _class_array(names: Sequence[str], load: Load, shape: tuple[int, ...], labelled: bool) -> tuple[str, ...] | None:
+    """Return the name or label of each score, such as `classes_` of scikit-learn; None if there is none, or 0 … C−1.
 
-    Any dimension of the scores but the first may have the classes: `Reading.layout` decides.
+    Any dimension of the scores but the first may have the classes: `Reading.layout` decides. Texts that are numbers do
+    not say which labels the scores have, so they only count without labels.
     """
     key, array = next((name for name in CLASS_NAMES if name in names), None), None
     if key is not None and len(shape) > 1:
         with suppress(InputError):  # an array of objects, which was never needed
             array = load(key, True)
-    if array is None or len(array.shape) != 1 or array.shape[0] not in shape[1:] or is_text(array):
+    if array is None or len(array.shape) != 1 or array.shape[0] not in shape[1:]:
         return None
+    if is_text(array):
+        words = tuple(str(word).strip() for word in array.tolist())
+        numbers_as_text = labelled and all(word.isdecimal() for word in words)
+        return None if numbers_as_text or len(set(words)) < len(words) else words
     numbers = np.asarray(torch.cat(list(array.blocks(BLOCK))) if hasattr(array, "blocks") else array)
     if numbers.dtype.kind not in "iu" or len(set(numbers.tolist())) < len(numbers) or numbers.min(initial=0) < 0:
         return None

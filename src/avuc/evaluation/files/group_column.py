@@ -16,7 +16,7 @@ from avuc.evaluation.files.messages import file_error, listing
 def read_groups(path: str | Path, name: str, rows: int) -> np.ndarray[Any, np.dtype[Any]]:
     """Return the group of each row: a column of a table, or an array of an .npz or .safetensors file.
 
-    A missing group of a table is "".
+    A missing group of a table is "". Spaces around texts do not count, as for labels.
 
     Args:
         path: the file of the predictions.
@@ -37,7 +37,7 @@ def read_groups(path: str | Path, name: str, rows: int) -> np.ndarray[Any, np.dt
     if values.shape != (rows,):
         problem = f"column {name!r} has the shape {values.shape}, but {rows:,} rows are evaluated"
         raise file_error(file, problem, "give one group for each row")
-    column: np.ndarray[Any, np.dtype[Any]] = values
+    column: np.ndarray[Any, np.dtype[Any]] = np.char.strip(values) if values.dtype.kind in "US" else values
     return column
 
 
@@ -48,7 +48,7 @@ def _table(file: Path, name: str) -> tuple[Any, list[str]]:
         if name.strip() not in names:
             return None, names
         index = names.index(name.strip())
-        return np.array([row[index].strip() if index < len(row) else "" for row in reader if row]), names
+        return np.array([row[index] if index < len(row) else "" for row in reader if row]), names
 
 
 def _npz(file: Path, name: str) -> tuple[Any, list[str]]:

@@ -58,6 +58,26 @@ def class_order(path: Path, names: Sequence[str] | None, fitted: Sequence[str] |
     return None if tuple(fitted) == tuple(named) else [named.index(name) for name in fitted]
 
 
+def check_counted(path: Path, names: Sequence[str] | None, fitted: Sequence[str] | None) -> None:
+    """Raise if a file counts its classes in another order than a fit without names, whose classes are 0, 1, 2, …
+
+    Args:
+        path: the file, for messages.
+        names: of its classes.
+        fitted: names of the classes of the fit.
+    """
+    if fitted is not None or names is None or only_count(names) or not all(name.isdecimal() for name in names):
+        return
+    counted = sorted(names, key=int)
+    if only_count(counted):
+        raise file_error(
+            path,
+            f"has the classes in the order {listing(names, 5)}, but the fit has no class names, so that its order is "
+            f"{listing(counted, 5)}",
+            "save the scores in this order",
+        )
+
+
 def only_count(names: Sequence[str]) -> bool:
     """Return whether class names only count: 0, 1, 2, … or 1, 2, 3, …
 

@@ -144,6 +144,8 @@ def _decided(
     if summary.bad is not None:
         check_finite(path, raw, ScoreSummary.of(scores))
     kind, scale, notes = decide_binary_kind(path, raw, summary, kind)
+    if raw.class_names is None and raw.class_array is not None and len(raw.class_array) == shape[-1]:
+        raw.class_names = raw.class_array
     names = raw.class_names if classes is None else tuple(classes)
     check_class_order(path, names or (), raw.class_names)
     named = names is not None

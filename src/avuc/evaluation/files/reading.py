@@ -39,12 +39,12 @@ class Reading:
     def layout(self, path: Path, raw: RawScores, needs_labels: bool) -> Layout:
         """Return the layout of the scores; labels that are not needed help to find it, but are not checked.
 
-        The layout says how many classes there are, and with it whether an array `classes` has one number for each.
+        The layout says how many classes there are, and with it whether an array `classes` has one entry for each.
         """
         layout = self._layout(path, raw, needs_labels)
-        numbers = raw.class_numbers
-        if raw.labels is not None and not raw.labels_named and raw.class_names is None and numbers is not None:
-            raw.class_names = numbers if len(numbers) == layout.flat[-1] else None
+        names, classes = raw.class_array, layout.flat[-1]
+        if not raw.labels_named and raw.class_names is None and names is not None and len(names) == classes > 1:
+            raw.class_names = names
         return layout
 
     def _layout(self, path: Path, raw: RawScores, needs_labels: bool) -> Layout:

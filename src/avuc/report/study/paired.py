@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.core.errors import InputError, require
-from avuc.report.study.intervals import LEVEL, REPLICATES, percentile_interval
+from avuc.report.study.intervals import LEVEL, REPLICATES, SPREAD_REPLICATES, percentile_interval
 from avuc.report.study.paper_comparison import Figure
 from avuc.report.study.result_arrays import CLEAN, Results, SetKey
 from avuc.report.study.tables import rank_correlation
@@ -121,9 +121,10 @@ def pairs_by_seed(first: Figure, second: Figure) -> list[tuple[float, float]]:
 def over_shifts(
     first: Array, second: Array, statistic: Callable[[Array], float], seed: int = 0, *, same_seeds: bool = False
 ) -> Difference:
-    """Return statistic(first) − statistic(second) with a bootstrap interval over shifts and seeds.
+    """Return statistic(first) − statistic(second) with a 95 % interval over shifts and seeds.
 
-    Both sides use the same resampled shifts, so the difference is paired.
+    Shifts are resampled (bootstrap); both sides use the same ones, so the difference is paired. The mean over seeds
+    varies as Student's t-distribution says, because a bootstrap of three seeds is too narrow (`intervals.py`).
 
     Args:
         first: (seed, shift, …).
@@ -131,23 +132,49 @@ def over_shifts(
         statistic: number of a (shift, …) array of means over seeds.
         seed: of the random numbers.
         same_seeds: whether `first` and `second` have the same seeds in the same order and come from the same networks.
-            Then both use the same resampled seeds; otherwise the seeds of each side are resampled independently.
+            Then the means of both vary together; otherwise independently, with Welch's degrees of freedom.
     """
     _check_pairs(len(first), len(second), same_seeds)
     value = statistic(first.mean(0)) - statistic(second.mean(0))
     shifts = first.shape[1]
     if shifts < 2:
         return Difference(value, math.nan, math.nan)
-    rng = np.random.default_rng(seed)
-    shift_index = rng.integers(shifts, size=(REPLICATES, shifts))
-    replicates = []
-    seed_index = None
+    rng, half = np.random.default_rng(seed), SPREAD_REPLICATES // 2
+    shift_index = rng.integers(shifts, size=(SPREAD_REPLICATES, shifts))
+    by_seed = [np.array([statistic(each) for each in values]) for values in (first, second)]
+    freedom = len(first) - 1 if same_seeds else _error(by_seed)[1]
+    squares = np.tile(rng.chisquare(freedom, half) / freedom if freedom else np.ones(half), 2)
+    replicates: list[Array] = []
+    normal = None
     for values in (first, second):
-        if seed_index is None or not same_seeds:
-            seed_index = rng.integers(len(values), size=(REPLICATES, len(values)))
-        means = values[seed_index].mean(1)  # (replicate, shift, …)
-        replicates.append([statistic(each[index]) for each, index in zip(means, shift_index, strict=True)])
-    return _difference(value, np.array(replicates[0]) - np.array(replicates[1]))
+        if normal is None or not same_seeds:
+            normal = rng.normal(size=(half, len(values)))
+        means = _varied_means(values, np.concatenate([normal, -normal]), squares)
+        resampled = (each[index] for each, index in zip(means, shift_index, strict=True))
+        replicates.append(np.array([statistic(each) for each in resampled]))
+    return _difference(value, replicates[0] - replicates[1])
+
+
+def _varied_means(values: Array, normal: Array, squares: Array) -> Array:
+    """Return (replicate, shift, …): the mean over seeds plus Student's t times its standard error.
+
+    Args:
+        values: (seed, shift, …). The mean of one seed does not vary: nothing shows how.
+        normal: (replicate, seed), standard normal.
+        squares: (replicate): chi-squared numbers, divided by their degrees of freedom.
+    """
+    seeds = len(values)
+    mean = values.mean(0)
+    error = np.tensordot(normal, values - mean, 1) / math.sqrt(max(seeds * (seeds - 1), 1))
+    means: Array = mean + error / np.sqrt(squares).reshape(-1, *[1] * mean.ndim)
+    return means
+
+
+def _error(samples: Sequence[Array]) -> tuple[float, float]:
+    """Return the variance of a sum or difference of means, and Welch's degrees of freedom; 0 if nothing varies."""
+    errors = [(float(np.var(each, ddof=1)) / len(each), len(each) - 1) for each in samples if len(each) > 1]
+    total = sum(error for error, _ in errors)
+    return total, total**2 / sum(error**2 / freedom for error, freedom in errors) if total else 0.0
 
 
 def over_seeds(first: tuple[float, ...], second: tuple[float, ...], *, same_seeds: bool = False) -> Difference:
@@ -166,12 +193,11 @@ def over_seeds(first: tuple[float, ...], second: tuple[float, ...], *, same_seed
     if min(len(first), len(second)) < 2:
         return Difference(value, math.nan, math.nan)
     samples = (np.subtract(first, second),) if same_seeds else (np.array(first), np.array(second))
-    errors = [float(np.var(each, ddof=1)) / len(each) for each in samples]
-    if not sum(errors):
+    error, freedom = _error(samples)
+    if not error:
         return Difference(value, value, value)
-    freedom = sum(errors) ** 2 / sum(e**2 / (len(each) - 1) for e, each in zip(errors, samples, strict=True))
     student = require("scipy.stats", "study", "an interval over seeds").t
-    half = float(student.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(sum(errors))
+    half = float(student.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(error)
     return Difference(value, value - half, value + half)
 
 

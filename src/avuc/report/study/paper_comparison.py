@@ -152,7 +152,6 @@ def _letters(name: str) -> str:
 
 
 def _spearman(results: Results, method: int, metric: str) -> Array:
-    levels = [0, *results.severities]
-    means = [results.at(metric, CLEAN)[method]]
-    means += [finite_mean(results.shifted(metric, level)[method], axis=-1) for level in levels[1:]]
-    return np.array([rank_correlation(np.array(levels, float), each) for each in np.stack(means, axis=1)])
+    levels, _, shifted = results.by_intensity(metric)
+    means = np.column_stack([results.at(metric, CLEAN)[method], finite_mean(shifted[method], axis=1)])
+    return np.array([rank_correlation(np.array([0, *levels], float), each) for each in means])

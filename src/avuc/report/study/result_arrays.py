@@ -149,6 +149,20 @@ class Results:
             return np.full((len(self.methods), self.seeds, 0), np.nan)
         return finite_mean(np.array(stacked), axis=1).transpose(1, 2, 0)
 
+    def by_intensity(self, metric: str) -> tuple[list[int], list[str], Array]:
+        """Return intensities, kinds of shift that have all of them, and (method, seed, shift, intensity).
+
+        In an unfinished study, each intensity has other kinds of shift. Means of these would show which shifts are
+        finished, not the trend. Intensities that no shift has, as in the comparison of two studies, are left out.
+        """
+        common = self.common(metric)
+        levels = [level for level in self.severities if any(key[1] == level for key in common)]
+        kinds = [shift for shift in self.shifts if levels and all((shift, level) in common for level in levels)]
+        if not kinds:
+            return levels, kinds, np.full((len(self.methods), self.seeds, 0, len(levels)), np.nan)
+        stacked = np.array([[self.at(metric, (shift, level)) for level in levels] for shift in kinds])
+        return levels, kinds, stacked.transpose(2, 3, 0, 1)
+
     def common(self, metric: str) -> set[SetKey]:
         """Return the shifted test sets on which every method has a value for each of its seeds.
 

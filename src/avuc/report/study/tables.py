@@ -138,24 +138,20 @@ def quartiles(results: Results) -> Table:
 
 def spearman(results: Results) -> Table:
     """Return Spearman's ρ between the intensity and a metric's mean over shifts; clean images have intensity 0."""
-    levels = [0, *results.severities]
     rows: list[list[Cell]] = []
     for metric in (name for name in SCORES if name in results.values):
+        levels, _, shifted = results.by_intensity(metric)
         # in an unfinished study, some seeds have clean results only: a mean over them is no point of the trend
-        seeds = np.isfinite(results.shifted(metric)).any(-1)
+        seeds = np.isfinite(shifted).any((-2, -1))
         clean = finite_mean(np.where(seeds, results.at(metric, CLEAN), np.nan), axis=1)
-        means = np.stack(
-            [clean] + [spread(results.shifted(metric, level)).value for level in levels[1:]],
-            axis=1,
-        )
-        rhos = np.array([rank_correlation(np.array(levels, float), each) for each in means])
+        means = np.column_stack([clean, finite_mean(finite_mean(shifted, axis=1), axis=1)])
+        rhos = np.array([rank_correlation(np.array([0, *levels], float), each) for each in means])
         nearest = np.nanmin(np.abs(rhos)) if np.isfinite(rhos).any() else math.nan
         rows.append([metric_text(metric).title, *(Entry(float(rho), best=abs(rho) == nearest) for rho in rhos)])
     return Table(
         "spearman",
         "Trend with the intensity: Spearman's ρ",
-        f"Spearman's ρ between the intensity (0 … {levels[-1]}) and the mean over shifts. 0 means no trend. Bold: "
-        "closest to 0.",
+        f"Spearman's ρ between the intensity {_intensities(results, 'nll')}. 0 means no trend. Bold: closest to 0.",
         ["", *results.names],
         rows,
     )
@@ -206,6 +202,17 @@ def _kinds(results: Results, metric: str, severity: int, every: str = "") -> str
     if common < count:
         return f"{common} of {count} kinds of shift"
     return every or f"{count} kind{'s' * (count > 1)} of shift"
+
+
+def _intensities(results: Results, metric: str) -> str:
+    """Return between which intensities a trend is, and over which shifts."""
+    levels, kinds, _ = results.by_intensity(metric)
+    if len(levels) == len(results.severities) and len(kinds) == len(results.shifts):
+        return f"(0 … {results.severities[-1]}) and the mean over shifts"
+    listed = ", ".join(map(str, [0, *levels]))
+    return (
+        f"({listed}) and the mean over the {len(kinds)} of {len(results.shifts)} kinds of shift that have all of them"
+    )
 
 
 def _lower(metric: str) -> bool:

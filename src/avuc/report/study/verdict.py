@@ -96,8 +96,11 @@ def _choice(results: Results, nll: Spread, best: int, first: int) -> str:
 def _where(results: Results) -> str:
     if not results.shifts:
         return f"On clean {results.units}"
-    kinds, levels = ({key[part] for key in results.common("nll")} for part in (0, 1))
+    common = results.common("nll")
+    kinds, levels = ({key[part] for key in common} for part in (0, 1))
     named = f"{len(kinds)} kind{'s' * (len(kinds) > 1)} of shift"
+    if len(common) < len(kinds) * len(levels):  # an unfinished study: not every kind at every intensity
+        return f"Over {len(common)} test sets of {named}"
     return f"Over {named} at {len(levels)} intensit{'ies' if len(levels) > 1 else 'y'}"
 
 
