@@ -9,7 +9,7 @@ from avuc.cli.command import SAMPLE_FILES, Command, Namespace, Parser
 from avuc.cli.inputs import FILE_HELP, add_content_options, read_unlabelled
 from avuc.cli.multilabel import TASK, apply_labels
 from avuc.cli.outputs import add_quiet_option, check_outputs, console_for, write_all
-from avuc.cli.tables import show_file, show_written
+from avuc.cli.tables import show_file, show_matching, show_written
 from avuc.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ def run(args: Namespace) -> int:
     file = read_unlabelled(args)
     show_file(console, file)
     _check_classes(args, calibrator, file)
-    if (calibrator.class_names_ is None) != (file.names is None):
-        named = args.file if calibrator.class_names_ is None else args.calibrator
-        console.paragraph(f"note: only {named} has class names, so classes are matched by position", lead="  ")
+    show_matching(console, args.calibrator, file, calibrator.class_names_)
     scores = file.calibrated(calibrator)
     write_all({args.to: lambda path: write_scores(file, scores, path)})
     console.line(f"calibrated by {_described(calibrator)}")

@@ -58,6 +58,17 @@ def class_order(path: Path, names: Sequence[str] | None, fitted: Sequence[str] |
     return None if tuple(fitted) == tuple(named) else [named.index(name) for name in fitted]
 
 
+def names_for(names: Sequence[str] | None, positive: str | None, fitted: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the class names of a file; if it has one number per row, for the class `positive`, take both from a fit.
+
+    >>> names_for(None, "no", ["no", "yes"])
+    ('yes', 'no')
+    """
+    if names is None and fitted is not None and len(fitted) == 2 and positive in fitted:
+        return fitted[1 - list(fitted).index(positive)], positive
+    return names
+
+
 def only_count(names: Sequence[str]) -> bool:
     """Return whether class names only count: 0, 1, 2, … or 1, 2, 3, …
 
