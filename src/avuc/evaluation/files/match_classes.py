@@ -64,7 +64,7 @@ def names_for(names: Sequence[str] | None, positive: str | None, fitted: Sequenc
     >>> names_for(None, "no", ["no", "yes"])
     ('yes', 'no')
     """
-    if names is None and fitted is not None and len(fitted) == 2 and positive in fitted:
+    if names is None and positive is not None and fitted is not None and len(fitted) == 2 and positive in fitted:
         return fitted[1 - list(fitted).index(positive)], positive
     return names
 
