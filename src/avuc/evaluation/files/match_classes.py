@@ -64,9 +64,9 @@ def names_for(names: Sequence[str] | None, positive: str | None, fitted: Sequenc
     >>> names_for(None, "no", ["no", "yes"])
     ('yes', 'no')
     """
-    if names is None and positive is not None and fitted is not None and len(fitted) == 2 and positive in fitted:
-        return fitted[1 - list(fitted).index(positive)], positive
-    return names
+    if names is not None or positive is None or fitted is None or len(fitted) != 2 or only_count(fitted):
+        return names  # `prob_0` may be the first and only column, and the score of class 1
+    return (fitted[1 - list(fitted).index(positive)], positive) if positive in fitted else None
 
 
 def only_count(names: Sequence[str]) -> bool:
