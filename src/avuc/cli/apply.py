@@ -61,7 +61,7 @@ def run(args: Namespace) -> int:
     file = read_unlabelled(args)
     show_file(console, file)
     _check_classes(args, calibrator, file)
-    show_matching(console, args.calibrator, file, calibrator.class_names_)
+    show_matching(console, args.calibrator, file, _names(calibrator))
     scores = file.calibrated(calibrator)
     write_all({args.to: lambda path: write_scores(file, scores, path)})
     console.line(f"calibrated by {_described(calibrator)}")
@@ -78,7 +78,7 @@ def _check_classes(args: Namespace, calibrator: Any, file: ScoreFile) -> None:
             f"{args.file}: has {file.num_classes} classes, but {args.calibrator} was fitted on "
             f"{calibrator.num_classes_}; apply it to scores of the same model"
         )
-    fitted, names = calibrator.class_names_, file.class_names
+    fitted, names = _names(calibrator), file.class_names
     if fitted and names and file.names is None and all(name.isdecimal() for name in (*fitted, *names)):
         from avuc.evaluation.files.messages import listing
 
@@ -87,6 +87,14 @@ def _check_classes(args: Namespace, calibrator: Any, file: ScoreFile) -> None:
             f"{args.file}: has the classes {listing(names)}, but the calibrator was fitted on {listing(fitted)}; "
             "apply it to scores with the same class numbers"
         )
+
+
+def _names(calibrator: Any) -> tuple[str, ...] | None:
+    """Return the class names of the fit; None for names that only count, as those of scikit-learn may: 0, 1, 2, …"""
+    from avuc.evaluation.files.match_classes import only_count
+
+    names: tuple[str, ...] | None = calibrator.class_names_
+    return None if names is None or only_count(names) else names
 
 
 def _described(calibrator: Any) -> str:
