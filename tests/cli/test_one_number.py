@@ -113,17 +113,27 @@ def test_positive_is_not_ignored(files, tmp_path, capsys):
     assert "name the column of the numbers by their class: prob_no" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("columns", [["logits_0", "logits_1", "logits_2"], ["class_0", "class_1", "class_2"]])
-def test_a_second_file_with_more_classes_is_refused(tmp_path, capsys, columns):
+@pytest.mark.parametrize("names", ["logits_{}", "class_{}", "z_a{}", "model a {}"])
+def test_a_second_file_with_more_classes_is_refused(tmp_path, capsys, names):
     """Its further columns were left out: of four classes three were calibrated, or counted in the entropy."""
     labels = RNG.integers(0, 3, 300)
     scores = 3 * RNG.normal(size=(300, 4)) + 3 * np.eye(4)[labels]
-    fourth = columns[0][:-1] + "3"
-    named = {name: scores[:, k] for k, name in enumerate([*columns, fourth])}
+    named = {names.format(k): scores[:, k] for k in range(4)}
     four = write(tmp_path / "four.csv", named, labels)
-    three = write(tmp_path / "three.csv", {name: named[name] for name in columns}, labels)
+    three = write(tmp_path / "three.csv", dict(list(named.items())[:3]), labels)
     words = ["--method", "temperature", "--out", tmp_path / "cal.json", "--replicates", 0]
     assert run("calibrate", three, *words, "--apply", four, "--to", tmp_path / "to.csv") == 2
     assert "has 4 classes, but" in capsys.readouterr().err
     assert run("evaluate", three, "--ood", four, "--replicates", 0) == 2
     assert "has 4 classes, but" in capsys.readouterr().err
+
+
+def test_a_second_file_with_more_named_classes_is_refused(tmp_path, capsys):
+    labels = RNG.integers(0, 3, 300)
+    scores = 3 * RNG.normal(size=(300, 4)) + 3 * np.eye(4)[labels]
+    named = {f"z_{name}": scores[:, k] for k, name in enumerate(["cat", "cow", "dog", "fish"])}
+    three = write(tmp_path / "three.csv", dict(list(named.items())[:3]), np.array(["cat", "cow", "dog"])[labels])
+    four = write(tmp_path / "four.csv", named, labels)
+    words = ["--method", "temperature", "--out", tmp_path / "cal.json", "--replicates", 0]
+    assert run("calibrate", three, *words, "--apply", four, "--to", tmp_path / "to.csv") == 2
+    assert "z_fish" in capsys.readouterr().err

@@ -76,7 +76,11 @@ def _has_more(prefer: Sequence[str], others: Sequence[str]) -> bool:
     for prefix in SCORE_PREFIXES:
         if all(begins(name, prefix) for name in prefer):
             return any(begins(name, prefix) for name in others)
-    return number_suffixes(prefer) is not None and any(number_suffixes([*prefer, name]) for name in others)
+    if number_suffixes(prefer) is not None and any(number_suffixes([*prefer, name]) for name in others):
+        return True
+    common = prefer[0][: _common_prefix_length(prefer)] if len(prefer) > 1 else ""
+    start = common[: max(common.rfind(mark) for mark in "_.- ") + 1]
+    return bool(start) and any(name.startswith(start) for name in others)
 
 
 def _named_classes(path: Path, columns: Columns, options: ReadOptions) -> Columns:
