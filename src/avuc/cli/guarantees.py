@@ -47,7 +47,7 @@ def share(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1, such as 0.9")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1; 5 % is 0.05")
     return value
 
 
