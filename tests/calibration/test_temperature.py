@@ -188,6 +188,18 @@ def test_the_default_range_is_left_where_the_data_say_so(make_logits, factor):
     assert own.temperature_ == (0.05 if factor < 1 else 19.0)
 
 
+@pytest.mark.parametrize("factor", [1e3, 1e4, 3e4])
+def test_the_range_is_left_if_all_mistakes_are_at_the_floor_inside_it(factor):
+    """No T of 0.05 … 20 changed the loss of a mistake, so T was 0.05, for logits that need a high one."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 300)
+    logits = 3 * (rng.normal(size=(300, 3)) + 2 * np.eye(3)[labels])
+    inside, outside = TemperatureScaling().fit(logits, labels), TemperatureScaling().fit(factor * logits, labels)
+    assert outside.temperature_ == pytest.approx(factor * inside.temperature_, rel=1e-5)
+    assert outside.loss_ == pytest.approx(inside.loss_)
+    np.testing.assert_allclose(outside.predict_proba(factor * logits), inside.predict_proba(logits), atol=1e-5)
+
+
 @pytest.mark.parametrize("wrong", [0, 1, 9])
 def test_few_wrong_rows_do_not_leave_the_range(wrong):
     """T would go to 0, or be decided by chance."""

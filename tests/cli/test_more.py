@@ -314,3 +314,16 @@ def test_labels_of_other_data_are_not_read_otherwise(tmp_path):
         assert run(*words, "--json", tmp_path / "out.json") == 0
         found.append(json.loads((tmp_path / "out.json").read_text())["detection"])
     assert all(each == found[0] for each in found)
+
+
+def test_many_classes_that_are_never_predicted_are_counted(tmp_path, capsys):
+    """They were all printed, below "The 20 classes with the highest ECE"."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(300, 100))
+    logits[:, 60:] -= 50
+    np.savez(tmp_path / "a.npz", logits=logits, labels=np.arange(300) % 100)
+    assert run("evaluate", tmp_path / "a.npz", "--more", "--replicates", 0) == 0
+    out = capsys.readouterr().out
+    predicted = set(logits.argmax(1).tolist())
+    assert f"{100 - len(predicted)} classes are never predicted; 20 of them are shown." in out
+    assert len(re.findall(r"^\d+ +0 +– +–", out, re.MULTILINE)) == 20

@@ -11,6 +11,7 @@ import sklearn
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
@@ -43,6 +44,7 @@ from avuc.calibration import (
     TemperatureScaling,
     logits_from_probs,
 )
+from avuc.cli import main
 from avuc.conformal import ConformalClassifier
 from avuc.core.errors import InputError
 from avuc.sklearn import CalibratedClassifier
@@ -394,3 +396,22 @@ def test_without_scikit_learn_one_line_names_the_extra(fresh_python):
     ran = fresh_python(code)
     assert ran.stderr.splitlines()[-1].startswith("avuc.core.errors.MissingExtra: avuc.sklearn needs 'sklearn'")
     assert "pip install 'avuc[sklearn]'" in ran.stderr
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("single", [False, True])
+def test_the_command_applies_the_calibrator_of_numbered_classes(tmp_path, capsys, first, single):
+    """The page says so; columns prob_0 … were refused, because the fit has the classes '0', '1', … too."""
+    X, y = load_digits(n_class=2 if single else 4, return_X_y=True)
+    model = CalibratedClassifier(GaussianNB(), method="vector", cv=3, keep_worse=True).fit(X[:200], y[:200] + first)
+    model.calibrator_.save(tmp_path / "cal.json")
+    probs = model.estimator_.predict_proba(X[200:])
+    names = ["prob"] if single else [f"prob_{number}" for number in model.classes_]
+    columns = probs[:, 1:] if single else probs
+    np.savetxt(tmp_path / "a.csv", columns, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
+    words = ["apply", tmp_path / "cal.json", tmp_path / "a.csv", "--to", tmp_path / "b.csv"]
+    assert main([str(word) for word in words]) == 0
+    assert "note" not in capsys.readouterr().out
+    written = np.loadtxt(tmp_path / "b.csv", delimiter=",", skiprows=1, ndmin=2)
+    right = model.predict_proba(X[200:])
+    np.testing.assert_allclose(written, right[:, 1:] if single else right, atol=1e-3 if single else 1e-5)

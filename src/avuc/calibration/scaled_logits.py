@@ -173,6 +173,10 @@ class ScaledLogits:
             return torch.zeros_like(self.impossible)
         return self.nll_rows(temperature) > MOST_NLL
 
+    def num_floored(self, temperature: float) -> int:
+        """Return how many rows are below the floor at this temperature, but not at every temperature."""
+        return int((self.floored(temperature) & ~self.impossible).sum())
+
     def nll(self, temperature: float) -> float:
         """Return the mean −log p_y, each at most `MOST_NLL`."""
         return float(mean_over_rows(self.nll_rows(temperature).clamp(max=MOST_NLL), self.weight))

@@ -22,8 +22,7 @@ from avuc.metrics.statistics import NLL_FLOOR
 # The default range. Where the likelihood still falls at its end, the wider range is searched.
 BOUNDS, WIDE_BOUNDS = (0.05, 20.0), (0.05e-4, 20e4)
 LEAST_EVENTS = 10  # right rows, and wrong rows, that the wider range needs: the rule of Peduzzi et al. 1996
-# grid points that count as near the end of the range
-NEAR_END = 3
+NEAR_END = 3  # grid points that count as near the end of the range
 # a minimum of a loss with jumps counts as an end of the range if log T is this close to that end
 NEAR_BOUND = 0.02
 # points of the coarse grid and of `curve_`; odd, so that T = 1 is one of them in the default range
@@ -32,8 +31,7 @@ GRID_POINTS = 41
 GRID_ELEMENTS = 1 << 19
 # Newton's method needs the curve only for a start: half the points, half the rows
 CURVE_ELEMENTS = 1 << 18
-# Newton's method starts on about this many logits
-START_ELEMENTS = 1 << 21
+START_ELEMENTS = 1 << 21  # Newton's method starts on about this many logits
 # largest number of searches while the set of rows at the floor of the likelihood still changes
 ROUNDS = 20
 
@@ -112,7 +110,7 @@ class TemperatureScaling(Calibrator):
 
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
         minimum = self._fit_scaled(scaled := ScaledLogits.read(logits, labels, sample_weight))
-        if minimum.at_bound and scaled.samples == 1 and self._may_widen:
+        if self._may_widen and (minimum.at_bound or scaled.num_floored(self.temperature_) >= LEAST_EVENTS):
             minimum = self._wider(scaled, minimum)
         self._warn_user(scaled, minimum.at_bound)
 
@@ -131,14 +129,15 @@ class TemperatureScaling(Calibrator):
     def _wider(self, scaled: ScaledLogits, minimum: Minimum) -> Minimum:
         """Return the minimum in `WIDE_BOUNDS`; if there is none inside, return `minimum`, which is at a bound.
 
+        The mistakes of huge logits are at the floor at every T in `BOUNDS`, so the minimum there may not be the lowest.
         Without wrong rows T goes to 0, also if all of them are at the floor; so no more rows may reach the floor.
         """
-        if min(scaled.num_right, scaled.rows - scaled.num_right) < LEAST_EVENTS:
+        if scaled.samples > 1 or min(scaled.num_right, scaled.rows - scaled.num_right) < LEAST_EVENTS:
             return minimum
         wide = TemperatureScaling(bounds=WIDE_BOUNDS, tolerance=self.tolerance)
         other = wide._newton(scaled)
         floored = [int(scaled.floored(t).sum()) for t in (math.exp(other.x), 1.0)]
-        if other.at_bound or not other.value < minimum.value or floored[0] > floored[1]:
+        if other.at_bound or other.value >= minimum.value * (1 - 1e-9) or floored[0] > floored[1]:
             return minimum
         self.curve_ = wide.curve_
         self._store(scaled, other)

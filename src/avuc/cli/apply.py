@@ -9,7 +9,7 @@ from avuc.cli.command import SAMPLE_FILES, Command, Namespace, Parser
 from avuc.cli.inputs import FILE_HELP, add_content_options, read_unlabelled
 from avuc.cli.multilabel import TASK, apply_labels
 from avuc.cli.outputs import add_quiet_option, check_outputs, console_for, write_all
-from avuc.cli.tables import show_file, show_written
+from avuc.cli.tables import show_file, show_matching, show_written
 from avuc.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ def run(args: Namespace) -> int:
     file = read_unlabelled(args)
     show_file(console, file)
     _check_classes(args, calibrator, file)
-    if (calibrator.class_names_ is None) != (file.names is None):
-        named = args.file if calibrator.class_names_ is None else args.calibrator
-        console.paragraph(f"note: only {named} has class names, so classes are matched by position", lead="  ")
+    show_matching(console, args.calibrator, file, _names(calibrator))
     scores = file.calibrated(calibrator)
     write_all({args.to: lambda path: write_scores(file, scores, path)})
     console.line(f"calibrated by {_described(calibrator)}")
@@ -82,7 +80,7 @@ def _check_classes(args: Namespace, calibrator: Any, file: ScoreFile) -> None:
         )
     from avuc.evaluation.files.match_classes import check_counted
 
-    fitted, names = calibrator.class_names_, file.class_names
+    fitted, names = _names(calibrator), file.class_names
     check_counted(file.path, names, fitted)
     if fitted and names and file.names is None and all(name.isdecimal() for name in (*fitted, *names)):
         from avuc.evaluation.files.messages import listing
@@ -92,6 +90,14 @@ def _check_classes(args: Namespace, calibrator: Any, file: ScoreFile) -> None:
             f"{args.file}: has the classes {listing(names)}, but the calibrator was fitted on {listing(fitted)}; "
             "apply it to scores with the same class numbers"
         )
+
+
+def _names(calibrator: Any) -> tuple[str, ...] | None:
+    """Return the class names of the fit; None for names that only count, as those of scikit-learn may: 0, 1, 2, …"""
+    from avuc.evaluation.files.match_classes import only_count
+
+    names: tuple[str, ...] | None = calibrator.class_names_
+    return None if names is None or only_count(names) else names
 
 
 def _described(calibrator: Any) -> str:

@@ -21,7 +21,7 @@ from avuc.cli.inputs import (
 )
 from avuc.cli.multilabel import TASK, calibrate_labels
 from avuc.cli.outputs import add_output_options, check_outputs, console_for, file_title, text_job, write_results
-from avuc.cli.tables import show_candidates, show_comparison, show_file, show_warnings, show_written
+from avuc.cli.tables import show_candidates, show_comparison, show_file, show_matching, show_warnings, show_written
 from avuc.core.calibrator_names import CALIBRATOR_NAMES
 from avuc.core.errors import InputError
 from avuc.core.text import visible
@@ -125,11 +125,10 @@ def run(args: Namespace) -> int:
     if args.apply:
         other = read_other(args, args.apply, file, "both files must come from the same model")
         show_file(console, other, "to calibrate: ")
-        if (file.names is None) != (other.names is None):
+        if (file.names is None) != (other.names_for(file.names) is None):
             check_counted(other.path, other.names, file.names)
             check_numbers(file, other)
-            named = file if other.names is None else other
-            console.paragraph(f"note: only {named.path} has class names, so classes are matched by position", lead="  ")
+        show_matching(console, file.path, other, file.names)
     resampled = file.num_rows if groups is None else min(file.num_rows, MOST_ROWS)
     options = evaluation_options(args, resampled) | {"groups": groups}
     calibrator, result = compare(file, args.method, folds=args.folds, keep_worse=args.keep_worse, **options)

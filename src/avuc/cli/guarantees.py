@@ -14,7 +14,7 @@ from avuc.cli.command import Namespace, Parser
 from avuc.cli.console import Console
 from avuc.cli.inputs import add_content_options, add_group_option, read_file, read_unlabelled
 from avuc.cli.outputs import add_quiet_option, check_outputs, console_for, file_title, text_job, write_results
-from avuc.cli.tables import show_file, show_warnings, show_written
+from avuc.cli.tables import show_file, show_matching, show_warnings, show_written
 from avuc.core.errors import InputError
 from avuc.core.text import visible
 
@@ -47,7 +47,7 @@ def share(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1, such as 0.9")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1; 5 % is 0.05")
     return value
 
 
@@ -92,6 +92,11 @@ def check_arguments(args: Namespace, of_fit: Sequence[str]) -> None:
     if is_saved(args):
         if args.apply is None and args.check is None:
             raise InputError(f"{args.file}: is a saved fit; pass --apply FILE --to FILE, or --check FILE")
+        if args.positive is not None and args.check is None:
+            raise InputError(
+                "--positive is about files with labels; in --apply, name the column of the numbers by their class: "
+                f"prob_{args.positive}"
+            )
         if args.out is not None:
             raise InputError(f"--out: {args.file} is a saved fit already; leave --out out")
         if conflicting := [f"--{name.replace('_', '-')}" for name in of_fit if getattr(args, name)]:
@@ -134,14 +139,14 @@ def in_order(console: Console, file: ScoreFile, fitted: Any) -> Predictions:
         raise InputError(
             f"{file.path}: has {file.num_classes} classes, but the fit had {fitted.num_classes_}; use the same model"
         )
-    known, names = fitted.class_names_, file.names
+    known = fitted.class_names_
     known = None if known is None or only_count(known) else known
+    names = file.names_for(known)
     if known is not None and names is None and all(name.isdecimal() for name in known):
         names = file.class_names  # classes 1, 2, 3 are not the classes 3, 5, 7
     check_counted(file.path, names, known)
-    if (known is None) != (names is None):
-        named = "the fit" if names is None else file.path
-        console.paragraph(f"note: only {named} has class names, so classes are matched by position", lead="  ")
+    if known is None or names is None or file.class_names is None:
+        show_matching(console, "the fit", file, known)
     order = class_order(file.path, names, known)
     labels = torch.full((file.num_rows,), -1) if file.labels is None else file.labels
     predictions = replace(file, labels=labels).predictions()

@@ -180,14 +180,23 @@ def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreF
     """Read a second file (--apply) with the same number of classes; it needs no labels."""
     from avuc.evaluation.files import read_scores
 
-    return _same_classes(args, path, read_scores(path, like=first, **_content(args, labels=False)), first, why)
+    other = read_scores(path, like=first, **_content(args, labels=False))
+    return _same_classes(args, path, _as_said(args, other), first, why)
 
 
 def read_unlabelled(args: Namespace) -> ScoreFile:
     """Read FILE into memory without its labels."""
     from avuc.evaluation.files import read_scores
 
-    return read_scores(args.file, labels_key=args.labels_key, classes=args.classes, **_content(args, labels=False))
+    options = {"labels_key": args.labels_key, "classes": args.classes} | _content(args, labels=False)
+    return _as_said(args, read_scores(args.file, **options))
+
+
+def _as_said(args: Namespace, file: ScoreFile) -> ScoreFile:
+    """Return the file; with --positive, the name of a column does not say which class one number per row stands for."""
+    if getattr(args, "positive", None) is not None:
+        file.raw.positive = None
+    return file
 
 
 def _same_classes(args: Namespace, path: str, other: File, first: ScoreFile | ScoreStream, why: str) -> File:

@@ -179,7 +179,7 @@ def more_tables(args: Namespace, results: Mapping[str, Any], most: int | None = 
         tables.append(("More metrics", ("metric", "value", "95 % interval", "what it means"), rows))
         table = _group_table("Calibration of each predicted class", "predicted class", results["classes"], most)
         # classes that occur among the labels and that the model never predicts
-        never = [(name, "0", *("–" for _ in table[1][2:])) for name in results["never"]]
+        never = [(name, "0", *("–" for _ in table[1][2:])) for name in results["never"][:most]]
         tables.append((*table[:2], [*table[2], *never]))
     if "groups" in results:
         tables.append(_group_table(f"Calibration by {args.group}", args.group, results["groups"], most))
@@ -195,6 +195,8 @@ def show_more(console: Console, args: Namespace, results: Mapping[str, Any]) -> 
         kind = "groups" if heading.startswith("Calibration by") else "classes"
         if head[1] == "rows" and len(results[kind]) > MOST_PRINTED:
             console.paragraph(f"The {MOST_PRINTED} {kind} with the highest ECE; --json has all.", style="dim")
+        if head[0] == "predicted class" and (never := len(results["never"])) > MOST_PRINTED:
+            console.paragraph(f"{never} classes are never predicted; {MOST_PRINTED} of them are shown.", style="dim")
 
 
 def _group_table(heading: str, name: str, groups: Sequence[tuple[str, GroupResult]], most: int | None) -> Titled:

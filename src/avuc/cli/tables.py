@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from avuc.cli.console import Console
@@ -27,6 +27,29 @@ def show_file(console: Console, file: ScoreFile | ScoreStream, lead: str = "") -
 
     console.paragraph(f"{lead}{file.path}: {describe(file)}")
     for note in file.notes:
+        console.paragraph(f"note: {note}", lead="  ")
+
+
+def show_matching(console: Console, fit: object, file: ScoreFile, fitted: Sequence[str] | None) -> None:
+    """Print how the classes of a file are matched with those of a fit, unless both have names.
+
+    Args:
+        console: where to print.
+        fit: what the user calls the fit.
+        file: the file that it is applied to.
+        fitted: names of the classes of the fit.
+    """
+    names, positive = file.names_for(fitted), file.raw.positive
+    binary = file.raw.layout is not None and file.raw.layout.binary
+    note = ""
+    if (fitted is None) != (names is None):
+        note = f"only {file.path if fitted is None else fit} has class names, so classes are matched by position"
+        note += f": one number per row was read as the score of {fitted[1]!r}" if binary and fitted is not None else ""
+    elif names is not None and file.names is None:
+        note = f"one number per row was read as the score of {positive!r}, by the name of its column"
+    elif fitted is None and positive is not None and not positive.isdecimal():
+        note = f"{fit} has no class names, so the number of {positive!r} was read as that of its second class"
+    if note:
         console.paragraph(f"note: {note}", lead="  ")
 
 

@@ -18,7 +18,7 @@ RECIPE = """\
 name = "NAME"
 seeds = [0, 1]                          # every method is trained once with each seed
 samples = 16                            # posterior samples for each prediction
-shifts = ["MODULE:rain", "contrast"]    # your own functions, and names from `avuc shifts`
+shifts = ["MODULE:rain", "contrast"]    # your own functions, and names in avuc.shifts.SHIFTS
 severities = [1, 3, 5]
 
 [data]

@@ -37,6 +37,21 @@ def test_rows_are_matched_by_their_ids(tmp_path, first, second, name):
     assert read_scores(path, labels=same).labels.tolist() == LABELS.tolist()
 
 
+@pytest.mark.parametrize("suffix", [*TABLES, ".npz"])
+@pytest.mark.parametrize("name", ["id", "sample_id", "image"])
+def test_ids_that_are_not_used_are_mentioned(tmp_path, suffix, name):
+    """The file of the scores calls its ids by another name, so rows are matched by position."""
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".npz":
+        np.savez(path, logits=LOGITS, number=np.arange(300))
+    else:
+        scores(path, number=np.arange(300))
+    other = write(tmp_path / "b.csv", {"label": LABELS, name: np.arange(300)})
+    assert any(f"by position; column {name!r} was not used" in note for note in read_scores(path, labels=other).notes)
+    counted = write(tmp_path / "c.csv", {"label": LABELS, "index": np.arange(300)})
+    assert not any("by position" in note for note in read_scores(path, labels=counted).notes)
+
+
 @pytest.mark.parametrize("first", TABLES)
 @pytest.mark.parametrize("second", TABLES)
 @pytest.mark.parametrize("name", ["image_id", "tweet"])

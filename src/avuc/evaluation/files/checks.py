@@ -106,7 +106,9 @@ def decide(
     binary = summary.scores.classes == 1
     kind, scale, notes = (decide_binary_kind if binary else decide_kind)(path, raw, summary.scores, kind)
     if binary and summary.labels is None:
-        raw.class_names = None
+        # the name of the other class is known to the fit that these scores are matched with (`names_for`)
+        raw.positive = (raw.class_names or ("",))[-1] or None
+        raw.class_names = raw.class_names if raw.class_names is not None and len(raw.class_names) == 2 else None
     if summary.labels is None:
         return Decision(kind, scale, binary=binary, notes=tuple(notes))
     if binary:

@@ -65,9 +65,22 @@ def choose_columns(
 
 def _can_prefer(prefer: Sequence[str], names: Sequence[str], sample: TableSample | None) -> bool:
     """Return whether the table has the score columns of another file of the same model."""
-    if not prefer or not set(prefer) <= set(names):
+    if not prefer or not set(prefer) <= set(names) or _has_more(prefer, [name for name in names if name not in prefer]):
         return False
     return len(prefer) > 1 or (sample is not None and not sample.is_list(prefer[0]))
+
+
+def _has_more(prefer: Sequence[str], others: Sequence[str]) -> bool:
+    """Return whether some other column may be a further class: `prob_3` next to `prob_0 … prob_2`, `prob_no` next to
+    `prob_yes`. A model with more classes is another model, and its further scores must not be left out."""
+    for prefix in SCORE_PREFIXES:
+        if all(begins(name, prefix) for name in prefer):
+            return any(begins(name, prefix) for name in others)
+    if number_suffixes(prefer) is not None and any(number_suffixes([*prefer, name]) for name in others):
+        return True
+    common = prefer[0][: _common_prefix_length(prefer)] if len(prefer) > 1 else ""
+    start = common[: max(common.rfind(mark) for mark in "_.- ") + 1]
+    return bool(start) and any(name.startswith(start) for name in others)
 
 
 def _named_classes(path: Path, columns: Columns, options: ReadOptions) -> Columns:

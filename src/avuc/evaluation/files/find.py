@@ -218,13 +218,18 @@ def add_labels(
         where = f"column {key!r} of {labels.name!r}"
         values, raw.labels_named = table.label_numbers(key, raw.class_names or (), where)
         raw.labels, raw.labels_from = values, where
+        shared: set[str] = set()
         if path.suffix.lower() in TABLE_OPENERS and len(table.names) > 1:
             with TABLE_OPENERS[path.suffix.lower()](path, options) as scores:
-                shared = set(table.names) - {key, *raw.keys}
+                shared = (set(table.names) & set(scores.names)) - {key, *raw.keys}
                 order = _match_rows(path, labels, scores, table, [name for name in scores.names if name in shared])
             if order is not None:
                 raw.labels = values[order[0]]
                 raw.notes.append(f"labels were matched to the scores by column {order[1]!r}")
+        counts = [name for name in table.names if is_row_number(name) and name.lower() != "id"]
+        ids = [name for name in table.names if _is_id(name) and name not in (key, *counts)]
+        if ids and not shared:
+            raw.notes.append(f"labels were matched to the scores by position; column {ids[0]!r} was not used")
 
 
 def _match_rows(

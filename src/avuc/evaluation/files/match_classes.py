@@ -78,6 +78,17 @@ def check_counted(path: Path, names: Sequence[str] | None, fitted: Sequence[str]
         )
 
 
+def names_for(names: Sequence[str] | None, positive: str | None, fitted: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the class names of a file; if it has one number per row, for the class `positive`, take both from a fit.
+
+    >>> names_for(None, "no", ["no", "yes"])
+    ('yes', 'no')
+    """
+    if names is not None or positive is None or fitted is None or len(fitted) != 2 or only_count(fitted):
+        return names  # `prob_0` may be the first and only column, and the score of class 1
+    return (fitted[1 - list(fitted).index(positive)], positive) if positive in fitted else None
+
+
 def only_count(names: Sequence[str]) -> bool:
     """Return whether class names only count: 0, 1, 2, … or 1, 2, 3, …
 

@@ -85,6 +85,7 @@ class RawScores:
     images: ImageRows | None = None  # of rows that `Predictions.save` wrote, if they are pixels or tokens
     layout: Layout | None = None  # layout of the scores in the file
     class_array: tuple[str, ...] | None = None  # an array `classes`: the names, if there is one for each class
+    positive: str | None = None  # class that one number per row stands for, if it is known without labels
 
     def keep(self, rows: Any) -> None:
         """Leave out all but some rows of what the file says about each row; `rows` is a mask or their numbers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from avuc.core.errors import InputError
 from avuc.evaluation.files.checks import Decision
 from avuc.evaluation.files.find import no_labels
 from avuc.evaluation.files.layout import Layout
-from avuc.evaluation.files.match_classes import match_classes, only_count
+from avuc.evaluation.files.match_classes import match_classes, names_for, only_count
 from avuc.evaluation.files.names import RawScores
 from avuc.evaluation.files.sources import Source, paired_blocks
 from avuc.predictions import Predictions
@@ -106,9 +106,7 @@ class ScoreFile:
         if self.kind == "logits" or calibrator is not None:
             build = Predictions.from_samples if self.scores.ndim == 3 else Predictions.from_logits
             # the kind has been decided already
-            return build(
-                self.logits(), labels, calibrator=match_classes(self.path, self.names, calibrator), check=False
-            )
+            return build(self.logits(), labels, calibrator=self._in_order(calibrator), check=False)
         if self.scores.ndim == 3:
             return Predictions(self.scores.mean(0), labels, expected_entropy(self.scores), self.samples)
         return Predictions(self.scores, labels, self.expected_entropy, self.draws)  # type: ignore[arg-type]
@@ -125,7 +123,7 @@ class ScoreFile:
 
     def calibrated(self, calibrator: Any) -> Tensor:
         """Return calibrated scores of the same kind and shape; every draw is calibrated separately."""
-        ordered = match_classes(self.path, self.names, calibrator)
+        ordered = self._in_order(calibrator)
         if isinstance(calibrator, TemperatureScaling) and calibrator.is_identity:
             return self.scores
         try:
@@ -140,6 +138,14 @@ class ScoreFile:
         named = self.class_names
         return None if named is None or only_count(named) else named
 
+    def names_for(self, fitted: Sequence[str] | None) -> Sequence[str] | None:
+        """Return the class names to match with those of a fit; one number per row can take both from the fit."""
+        return names_for(self.names, self.raw.positive, fitted)
+
+    def _in_order(self, calibrator: Any) -> Any:
+        names = self.names_for(getattr(calibrator, "class_names_", None))
+        return match_classes(self.path, names, calibrator)
+
     @property
     def class_labels(self) -> tuple[str, ...]:
         """What results call the classes: their names, else their labels in the file, else 0, 1, 2, …"""
@@ -151,7 +157,7 @@ class ScoreFile:
         """Return the (N) predictive entropies in nats; needs no labels."""
         if self.kind == "logits" or calibrator is not None:
             draws = self.logits().reshape(-1, *self.scores.shape[-2:])
-            ordered = match_classes(self.path, self.names, calibrator)
+            ordered = self._in_order(calibrator)
             return Predictions.from_samples(draws, calibrator=ordered, check=False).entropy
         return entropy(self.scores.mean(0) if self.scores.ndim == 3 else self.scores)
 
