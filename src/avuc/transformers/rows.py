@@ -82,7 +82,8 @@ def rows_without_repeats(rows: int) -> int:
     >>> rows_without_repeats(8)  # no data loader is running
     8
     """
-    loader = GradientState()
+    loader: Any = GradientState()
     if not loader.end_of_dataloader or loader.remainder <= 0:
         return rows
-    return min(rows, max(0, loader.remainder - rows * int(PartialState().process_index)))
+    before = rows * int(PartialState().process_index)
+    return min(rows, max(0, int(loader.remainder) - before))

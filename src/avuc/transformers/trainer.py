@@ -131,6 +131,6 @@ def _predicts_next_token(model: Any) -> bool:
         return True
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return False
-    loss = LOSS_MAPPING.get(getattr(model, "loss_type", None))
+    loss = LOSS_MAPPING.get(getattr(model, "loss_type", None) or "")
     # the name of a user's class need not say which loss it has
     return any(parent.__name__ in known for parent in type(model).__mro__) if loss is None else loss is ForCausalLMLoss
