@@ -26,7 +26,7 @@ from torch._compile import _disable_dynamo
 from avuc.bayes.noise import own_generator
 from avuc.core.errors import InputError
 from avuc.core.private_copy import private_copy
-from avuc.methods.dropout_layers import DROPOUT_LAYERS, no_layers, own_dropout_layers
+from avuc.methods.dropout_layers import DROPOUT_LAYERS, CalledLayers, no_layers, own_dropout_layers
 from avuc.methods.method import Method
 from avuc.nets.calls import Arguments, call_every_layer, copies_of_first_row, number_of_rows
 from avuc.posterior import Posterior, seeded_generator
@@ -101,6 +101,7 @@ class Dropout(Method):
             channels = type(own) is not nn.Dropout
             # the hook does the dropout, with the model's generator; the layer itself would use torch's own generator
             layer = nn.Identity()
+            object.__setattr__(layer, "p", 0.0)  # attention of Transformers reads it in training
             layer.register_forward_pre_hook(DropoutHook(masks, index, self.rate, channels=channels))
             parent, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(parent), leaf, layer)
@@ -112,6 +113,8 @@ class Dropout(Method):
 
 class Masks:
     """The state that the hooks of one net share: the source of training masks, and the sample that is evaluated."""
+
+    tried: bool = False  # whether a sample has run
 
     def __init__(self, generator: torch.Generator | None) -> None:
         self.generator = generator
@@ -216,7 +219,12 @@ class MaskDraw:
         this_pass = kind(net, _masks(net), self.seed)
         this_pass._drawn, this_pass._shapes, this_pass._arguments = self._drawn, self._shapes, (args, kwargs)
         this_pass.masks.draw = this_pass
-        return net(*args, **kwargs)
+        layers = None if self.masks.tried else CalledLayers(net)
+        self.masks.tried = True
+        output = net(*args, **kwargs)
+        if layers is not None:
+            layers.warn()
+        return output
 
     def mask(self, hook_index: int, rate: float, x: Tensor, channels: bool) -> Tensor:
         """Return the mask of a layer, scaled by 1/(1 − q); a layer called twice in one pass has two masks."""
