@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 
 from avuc import predict
-from avuc.methods import Dropout
+from avuc.methods import Dropout, LLDropout
 from avuc.methods.dropout import DropoutPosterior
 
 IDS = torch.randint(1, 20, (6, 5), generator=torch.Generator().manual_seed(0))
@@ -73,3 +73,13 @@ def test_a_part_that_does_not_run_is_not_named() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         predict(DropoutPosterior.of_own_layers(WithAuxiliaryHead()), torch.randn(5, 4), samples=3, progress=False)
+
+
+def test_layers_that_are_not_of_torch_are_named() -> None:
+    """GPT-2 has its weights in Conv1D: only its last layer is an nn.Linear."""
+    config = GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=20, num_labels=3)
+    model = GPT2ForSequenceClassification(config)
+    with pytest.warns(UserWarning, match=r"does not drop the inputs of 'transformer\.h\.0\..* \(Conv1D\).* and 1 more"):
+        Dropout(rate=0.3).build(model)
+    Dropout(rate=0.3).build(bert(0.0))  # a warning would be an error
+    LLDropout(rate=0.3).build(model)

@@ -26,7 +26,7 @@ from torch._compile import _disable_dynamo
 from avuc.bayes.noise import own_generator
 from avuc.core.errors import InputError
 from avuc.core.private_copy import private_copy
-from avuc.methods.dropout_layers import DROPOUT_LAYERS, CalledLayers, no_layers, own_dropout_layers
+from avuc.methods.dropout_layers import DROPOUT_LAYERS, CalledLayers, no_layers, own_dropout_layers, warn_other_layers
 from avuc.methods.method import Method
 from avuc.nets.calls import Arguments, call_every_layer, copies_of_first_row, number_of_rows
 from avuc.posterior import Posterior, seeded_generator
@@ -83,8 +83,9 @@ class Dropout(Method):
         layers = [layer for layer in model.modules() if isinstance(layer, WEIGHT_LAYERS)]
         if self.last_only:
             layers = layers[-1:]
-        elif not self.drop_input:
-            layers = layers[1:]
+        else:
+            warn_other_layers(model)
+            layers = layers if self.drop_input else layers[1:]
         if not layers:
             raise InputError(f"{type(net).__name__} has no linear or convolution layer to put dropout before")
         masks = Masks(generator)

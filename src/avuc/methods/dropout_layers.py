@@ -45,6 +45,28 @@ class CalledLayers:
             )
 
 
+def warn_other_layers(net: nn.Module) -> None:
+    """Warn of layers with a matrix of weights that are no layers of torch, such as Conv1D of GPT-2 in Transformers.
+
+    Dropout before weight layers knows those of torch; it passes over others.
+
+    Args:
+        net: the network.
+    """
+    others = []
+    for name, layer in net.named_modules():
+        weight = layer._parameters.get("weight")
+        of_torch = any(kind.__module__.startswith("torch.") for kind in type(layer).__mro__ if kind is not nn.Module)
+        if weight is not None and weight.ndim > 1 and not of_torch:
+            others.append(f"{name!r} ({type(layer).__name__})")
+    if others:
+        more = f" and {len(others) - FEW} more" if len(others) > FEW else ""
+        warn_caller(
+            f"{type(net).__name__}: Dropout does not drop the inputs of {', '.join(others[:FEW])}{more}, because these "
+            "are no linear or convolution layers of torch; use nn.Linear there, or dropout layers and own_layers=True"
+        )
+
+
 def _drops(layer: nn.Module) -> bool:
     """Return whether samples drop at a dropout layer, or at what `Dropout.build` put in its place."""
     hooks = [hook for hook in layer._forward_pre_hooks.values() if hasattr(hook, "rate_before")]
