@@ -1,23 +1,20 @@
-"""Monte Carlo dropout of Transformers: attention drops by a function; samples leave that out, and a warning says so."""
+"""Monte Carlo dropout of networks of Transformers."""
 
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 
-from avuc import predict
 from avuc.methods import Dropout, LLDropout
 from avuc.methods.dropout import DropoutPosterior
 
 IDS = torch.randint(1, 20, (6, 5), generator=torch.Generator().manual_seed(0))
 TOKENS = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
-MESSAGE = r"samples do not drop at 'bert\.encoder\.layer\.0\.attention\.self\.dropout', 'bert\.encoder\.layer\.1\."
 
 
 def bert(attention: float) -> Any:
@@ -27,15 +24,6 @@ def bert(attention: float) -> Any:
         hidden_dropout_prob=0.2, attention_probs_dropout_prob=attention,
     )  # fmt: skip
     return BertForSequenceClassification(config).eval()
-
-
-def test_dropout_that_samples_leave_out_is_named_once() -> None:
-    posterior = DropoutPosterior.of_own_layers(bert(0.3))
-    with pytest.warns(UserWarning, match=MESSAGE) as caught:
-        predict(posterior, TOKENS, samples=3, progress=False)
-    assert [str(warning.message).count("samples do not drop") for warning in caught] == [1]
-    assert caught[0].filename == __file__
-    predict(posterior, TOKENS, samples=3, progress=False)  # a second warning would be an error
 
 
 def test_without_dropout_in_attention_nothing_is_said_and_samples_are_those_of_training() -> None:
@@ -52,27 +40,8 @@ def test_without_dropout_in_attention_nothing_is_said_and_samples_are_those_of_t
 def test_own_layers_train_where_attention_reads_the_rate_of_its_layer() -> None:
     model = Dropout(rate=0.3, own_layers=True).build(bert(0.3)).train()
     model(**TOKENS).logits.sum().backward()
-    with pytest.warns(UserWarning, match="samples do not drop at"):
-        predict(DropoutPosterior(model.eval()), TOKENS, samples=3, progress=False)
-
-
-class WithAuxiliaryHead(nn.Module):
-    """A network whose second head runs in training only: its dropout changes no prediction."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3))
-        self.auxiliary = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(x) + self.auxiliary(x) if self.training else self.head(x)
-        return logits
-
-
-def test_a_part_that_does_not_run_is_not_named() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        predict(DropoutPosterior.of_own_layers(WithAuxiliaryHead()), torch.randn(5, 4), samples=3, progress=False)
+    layers = [module for name, module in model.named_modules() if name.endswith("self.dropout")]
+    assert [layer.p for layer in layers] == [0.0, 0.0]  # attention drops neither in training nor in samples
 
 
 def test_layers_that_are_not_of_torch_are_named() -> None:

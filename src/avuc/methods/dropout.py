@@ -26,8 +26,9 @@ from torch._compile import _disable_dynamo
 from avuc.bayes.noise import own_generator
 from avuc.core.errors import InputError
 from avuc.core.private_copy import private_copy
-from avuc.methods.dropout_layers import DROPOUT_LAYERS, CalledLayers, no_layers, own_dropout_layers, warn_other_layers
+from avuc.methods.dropout_layers import DROPOUT_LAYERS, no_layers, own_dropout_layers
 from avuc.methods.method import Method
+from avuc.methods.other_layers import warn_other_layers
 from avuc.nets.calls import Arguments, call_every_layer, copies_of_first_row, number_of_rows
 from avuc.posterior import Posterior, seeded_generator
 
@@ -114,8 +115,6 @@ class Dropout(Method):
 
 class Masks:
     """The state that the hooks of one net share: the source of training masks, and the sample that is evaluated."""
-
-    tried: bool = False  # whether a sample has run
 
     def __init__(self, generator: torch.Generator | None) -> None:
         self.generator = generator
@@ -220,12 +219,7 @@ class MaskDraw:
         this_pass = kind(net, _masks(net), self.seed)
         this_pass._drawn, this_pass._shapes, this_pass._arguments = self._drawn, self._shapes, (args, kwargs)
         this_pass.masks.draw = this_pass
-        layers = None if self.masks.tried else CalledLayers(net)
-        self.masks.tried = True
-        output = net(*args, **kwargs)
-        if layers is not None:
-            layers.warn()
-        return output
+        return net(*args, **kwargs)
 
     def mask(self, hook_index: int, rate: float, x: Tensor, channels: bool) -> Tensor:
         """Return the mask of a layer, scaled by 1/(1 − q); a layer called twice in one pass has two masks."""
