@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,6 +226,31 @@ def test_sentences_with_unusual_characters(tmp_path):
     file = tmp_path / "other.csv"
     file.write_text("\ufefftext,label\r\ngood\u2028film\x85,1\r\n", newline="")
     assert read_sentences(str(file), 2) == (["good\u2028film\x85"], [1])
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("text,label\na film of 2,1,0\n", r"row 2: more cells than the 2 columns; put sentences that contain ','"),
+        ("text\nhello, world\n", r"row 2: more cells than the 1 columns"),
+        ("text\tlabel\ngood\t1\tfilm\n", r"more cells"),
+        ("text,label,label\ngood,0,1\n", r"the columns 'label' and 'label'"),
+        ("text,sentence,label\nid7,good,1\n", r"the columns 'text' and 'sentence'"),
+    ],
+)
+def test_sentences_that_are_cut_at_a_comma_and_columns_of_one_meaning_are_refused(
+    tmp_path: Path, content: str, problem: str
+) -> None:
+    file = tmp_path / ("a b.tsv" if "\t" in content else "a b.csv")
+    file.write_text(content)
+    with pytest.raises(InputError, match=problem):
+        read_sentences(str(file), 2, labelled="label" in content)
+
+
+def test_empty_cells_at_the_end_of_a_row_do_no_harm(tmp_path: Path) -> None:
+    file = tmp_path / "other.csv"
+    file.write_bytes(b"label,text\r\n1,good,\r\n0,bad,,\r\n")
+    assert read_sentences(str(file), 2) == (["good", "bad"], [1, 0])
 
 
 def test_names_that_look_like_numbers(tmp_path):

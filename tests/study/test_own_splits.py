@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from avuc.core.errors import InputError
+from avuc.data import split_dataset
+from avuc.data.tensors import TensorData
 from avuc.methods import Vanilla
 from avuc.study import load_recipe, run
 from avuc.study.config_parser import parse_recipe
@@ -99,3 +101,16 @@ def test_objects_in_place_of_names(tmp_path):
     store = run(data=data, out=tmp_path, device="cpu", shifts=[], **given)
     assert store.recipe().data.validation_split == "validation"
     assert store.select("SELECT shift, rows FROM cells ORDER BY shift") == [("clean", 9), ("validation", 7)]
+
+
+def test_labels_of_tokens_cannot_be_stratified():
+    """They ended in an IndexError of torch."""
+    tokens = TensorData(torch.zeros(6, 4), torch.zeros(6, 4, dtype=torch.int64), num_classes=2)
+    with pytest.raises(InputError, match=r"stratified needs one label for each example, found \(6, 4\)"):
+        split_dataset(tokens, 2, seed=0, stratified=True)
+    assert len(split_dataset(tokens, 2, seed=0).held_out) == 2
+    recipe = parse_recipe(RECIPE.replace('validation_split = "val"', "validation = 2\nstratified = true"))
+    data = StudyData(recipe, torch.device("cpu"))
+    data._load = lambda split: tokens
+    with pytest.raises(InputError, match=r"^data.stratified: needs one label for each example"):
+        data.train(2, 0)

@@ -364,6 +364,46 @@ def test_tokens(tmp_path):
     assert dict(store.select("SELECT method || shift, rows FROM cells"))["Vanillaclean"] == 120 * 5
 
 
+class FirstClasses(TaggerNet):
+    def forward(self, input_ids):
+        return super().forward(input_ids).movedim(-1, 1)  # (N, C, T)
+
+
+class FixedLength(FirstClasses):
+    def __init__(self, num_classes):
+        super().__init__(num_classes)
+        self.mix = nn.Linear(2, 2)
+
+    def forward(self, input_ids):
+        return self.mix(super().forward(input_ids))
+
+
+def load_pairs(split):
+    """Two tokens and two classes: the shape of the logits does not say which dimension has the classes."""
+    ids = torch.randint(1, 12, (60, 2), generator=torch.Generator().manual_seed(len(split)))
+    return {"input_ids": ids, "labels": (ids < 8).long()}
+
+
+def test_as_many_tokens_as_classes(tmp_path, capsys):
+    given = {"methods": {"Vanilla": Vanilla()}, "data": load_pairs, "severities": [1]}
+    for net, right, wrong in ((TaggerNet, -1, 1), (FirstClasses, 1, -1)):
+        with pytest.raises(
+            InputError, match=rf"classes in dimension {right} of its logits, .* set net.class_dim = {right}"
+        ):
+            small(tmp_path / "a", **given, net=net, class_dim=wrong)
+        small(tmp_path / net.__name__, **given, net=net, class_dim=right)
+    assert "as many tokens as classes" not in capsys.readouterr().err
+    small(tmp_path / "b", **given, net=FixedLength)
+    assert "as many tokens as classes, 2; net.class_dim = 1 says" in capsys.readouterr().err
+
+
+def test_training_data_without_a_label(tmp_path):
+    data = {split: load_pairs(split) for split in ("train", "test", "validation")}
+    data["train"]["labels"] = torch.full((60, 2), -100)
+    with pytest.raises(InputError, match="none of the 60 training examples has a label"):
+        small(tmp_path, methods={"Vanilla": Vanilla()}, data=data, net=TaggerNet, class_dim=-1)
+
+
 @pytest.mark.parametrize(
     ("file", "message"),
     [

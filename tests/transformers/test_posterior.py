@@ -119,6 +119,23 @@ def test_the_number_of_predictions_can_be_given(
         AvUCObjective(num_train=0)
 
 
+@pytest.mark.parametrize("tokens", [True, False])
+def test_rows_with_several_labels_need_the_number_of_labels(
+    tiny_model: Make, rows: Make, settings: Settings, tokens: bool
+) -> None:
+    data, posterior = rows(16, tokens=tokens), to_bayesian(tiny_model(tokens=tokens), initial_std=0.1)
+    args = settings(max_steps=2, per_device_train_batch_size=16)
+    trainer = AvUCTrainer(posterior, args, avuc=AvUCLoss(threshold=1.0), train_dataset=data)
+    if tokens:
+        labels = int((data.labels != -100).sum())
+        message = rf"the KL is divided by the 16 rows .* {labels} in the first 16 rows, .*num_train"
+        with pytest.warns(UserWarning, match=message) as caught:
+            trainer.train()
+        assert len(caught) == 1
+    else:
+        trainer.train()  # a warning would be an error
+
+
 def test_a_posterior_survives_a_checkpoint(
     adapter: BayesianModule, settings: Settings, rows: Make, tmp_path: Path
 ) -> None:

@@ -9,7 +9,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import Trainer
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    CLIPVisionConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    Trainer,
+)
 
 import avuc
 from avuc.losses import AvUCLoss, avuc_loss
@@ -83,3 +94,39 @@ def test_a_posterior_over_a_language_model_counts_the_same_tokens(
     AvUCTrainer(posterior, args, avuc=objective, train_dataset=sentences(8)).train()
     assert seen
     assert all(items == labels for items, labels in seen)
+
+
+class MyGPT(GPT2LMHeadModel):
+    """A language model whose name is not one of Transformers."""
+
+
+class MyLlama(LlamaForCausalLM):
+    """Another one."""
+
+
+SIZE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+MODELS = {
+    "subclass of GPT-2": lambda: MyGPT(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=50)),
+    "subclass of Llama": lambda: MyLlama(LlamaConfig(vocab_size=50, **SIZE)),
+    "text and images": lambda: LlavaForConditionalGeneration(
+        LlavaConfig(
+            text_config=LlamaConfig(vocab_size=50, **SIZE),
+            vision_config=CLIPVisionConfig(image_size=8, patch_size=4, **SIZE),
+            image_token_index=49,
+        )
+    ),
+    "masked tokens": lambda: BertForMaskedLM(BertConfig(vocab_size=50, **SIZE)),  # not shifted
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_labels_are_shifted_where_the_model_itself_shifts_them(kind: str, settings: Callable[..., Any]) -> None:
+    """Else a language model would learn to repeat its input; oracle: the model's own loss."""
+    torch.manual_seed(0)
+    model, ids = MODELS[kind]().eval(), torch.randint(2, 40, (8, 6))
+    with torch.no_grad():
+        expected = float(model(input_ids=ids, labels=ids).loss)
+    rows = [{"input_ids": row, "labels": row} for row in ids]
+    args = settings(per_device_eval_batch_size=8)
+    trainer = AvUCTrainer(model, args, avuc=AvUCLoss(threshold=1.0), eval_dataset=rows)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)

@@ -111,6 +111,10 @@ def split_dataset(data: Dataset, held_out: int | float, *, seed: int, stratified
             f"expected between 1 and {n - 1}, or a share below 1"
         )
     labels = data.labels.cpu()
+    if stratified and labels.ndim > 1:
+        raise InputError(
+            f"{data.name}: stratified needs one label for each example, found {tuple(labels.shape)}; leave it out"
+        )
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     if stratified:
         classes, sizes = torch.unique(labels, return_counts=True)

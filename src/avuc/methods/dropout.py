@@ -29,6 +29,7 @@ from avuc.core.errors import InputError
 from avuc.core.private_copy import private_copy
 from avuc.methods.dropout_layers import DROPOUT_LAYERS, WEIGHT_LAYERS, no_layers, own_dropout_layers, warn_of_skipped
 from avuc.methods.method import Method
+from avuc.methods.other_layers import warn_other_layers
 from avuc.nets.calls import Arguments, call_every_layer, copies_of_first_row, number_of_rows
 from avuc.posterior import Posterior, seeded_generator
 
@@ -77,8 +78,9 @@ class Dropout(Method):
         layers = [layer for layer in model.modules() if isinstance(layer, WEIGHT_LAYERS)]
         if self.last_only:
             layers = layers[-1:]
-        elif not self.drop_input:
-            layers = layers[1:]
+        else:
+            warn_other_layers(model)
+            layers = layers if self.drop_input else layers[1:]
         if not layers:
             raise InputError(f"{type(net).__name__} has no linear or convolution layer to put dropout before")
         masks = Masks(generator)
@@ -95,6 +97,7 @@ class Dropout(Method):
             channels = type(own) is not nn.Dropout
             # the hook does the dropout, with the model's generator; the layer itself would use torch's own generator
             layer = nn.Identity()
+            object.__setattr__(layer, "p", 0.0)  # attention of Transformers reads it in training
             layer.register_forward_pre_hook(DropoutHook(masks, index, self.rate, channels=channels))
             parent, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(parent), leaf, layer)

@@ -124,6 +124,8 @@ def _load(config: DataConfig, split: str, num_classes: int, *, again: bool = Fal
     if num_classes:  # out-of-distribution data: their labels mean nothing in this study
         labels, count, classes = labels.masked_fill(labels != IGNORE_INDEX, 0), num_classes, ()
     elif split == "train":
+        if labels.numel() and not bool((labels != IGNORE_INDEX).any()):
+            raise InputError(f"{where}: none of the {len(labels)} training examples has a label")
         count = len(classes) or (int(labels.max()) + 1 if labels.numel() else 0)
     else:
         train = load_own(config, "train")

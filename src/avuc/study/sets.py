@@ -81,6 +81,8 @@ class StudyData:
     @cached_property
     def _split(self) -> tuple[MemoryData, MemoryData]:
         whole = self._load("train")
+        if self.config.stratified and whole.labels.ndim > 1:
+            raise InputError("data.stratified: needs one label for each example, and these have several; leave it out")
         if self.config.validation_split:
             held = self._load(self.config.validation_split)
             return self._fewer(whole).to(self.device), held

@@ -44,12 +44,13 @@ def read_sentences(
         remedy = f"; paths of files start in the working directory, {Path.cwd()}" if relative else ""
         raise InputError(f"{path}: the sentences cannot be read ({reason}){remedy}") from error
     try:
-        rows = list(csv.DictReader(lines, delimiter=DELIMITERS[Path(path).suffix.lower()], strict=True))
+        delimiter = DELIMITERS[Path(path).suffix.lower()]
+        table = csv.DictReader(lines, delimiter=delimiter, strict=True)
+        rows = list(table)
     except csv.Error as error:
         raise InputError(f"{path}: not a table ({error})") from error
-    columns = list(rows[0]) if rows else []
-    text = next((name for name in columns if name in TEXT_NAMES), None)
-    label = next((name for name in columns if name in LABEL_NAMES), None)
+    columns = [str(name) for name in table.fieldnames or ()] if rows else []
+    text, label = _only(columns, TEXT_NAMES, path), _only(columns, LABEL_NAMES, path) if labelled else None
     if text is None or (labelled and label is None):
         listed = ", ".join(repr(name) for name in columns) or "no rows"
         raise InputError(f"{path}: the first line must name the columns 'text' and 'label'; found {listed}")
@@ -58,6 +59,11 @@ def read_sentences(
     if not any(name.isdigit() for name in class_names):  # names like "1" and "2" would be confused with numbers
         numbers |= {str(number): number for number in range(num_classes)}
     for row_number, row in enumerate(rows, start=2):
+        if any(row.get(None) or ()):  # the label would be a piece of the sentence
+            raise InputError(
+                f"{path}: row {row_number}: more cells than the {len(columns)} columns; put sentences that contain "
+                f"{delimiter!r} into double quotes"
+            )
         label_text = row[label] if labelled and label is not None else ""
         if row[text] is None or (labelled and label_text not in numbers):
             known = ", ".join(class_names) or f"0 … {num_classes - 1}"
@@ -67,3 +73,12 @@ def read_sentences(
         texts.append(row[text])
         labels.append(numbers[label_text] if labelled else -1)
     return texts, labels
+
+
+def _only(columns: Sequence[str], names: Sequence[str], path: str) -> str | None:
+    """Return the column with one of these names; None if there is none, `InputError` if there are several."""
+    fitting = [name for name in columns if name in names]
+    if len(fitting) > 1:
+        listed = " and ".join(repr(name) for name in fitting)
+        raise InputError(f"{path}: the columns {listed} have the same meaning; keep one of them, or rename the others")
+    return fitting[0] if fitting else None

@@ -62,6 +62,8 @@ def try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], M
             f"{name} returned {tuple(logits.shape)} for a batch of {len(labels)}; the labels have {held.num_classes} "
             f"classes, so {expected} was expected{_hint(logits, labels, expected, config.class_dim)}"
         )
+    if labels.ndim == 2 and logits.shape[1] == logits.shape[2]:
+        _try_class_dim(net, batch, tuple(logits.shape), config.class_dim, name)
     try:
         check_outputs(logits, Task())
     except InputError as error:
@@ -78,6 +80,38 @@ def try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], M
     for method in recipe.trained:
         _try_method(recipe, method, net, batch, labels, data.num_train)
     _note_equal_members(recipe, data, net)
+
+
+def _try_class_dim(net: nn.Module, batch: Any, shape: tuple[int, ...], class_dim: int, name: str) -> None:
+    """Find out where a network has its classes if there are as many as tokens: examples with a token less show it.
+
+    Args:
+        net: the network, whose logits should be (N, classes, T).
+        batch: a batch.
+        shape: of its logits.
+        class_dim: of the recipe.
+        name: of the network, for messages.
+    """
+    rows, classes, length = shape
+    other = -1 if class_dim == 1 else 1
+    try:
+        shorter = _run(
+            net, each(batch, lambda part: part[:, :-1] if part.ndim > 1 and part.shape[1] == length else part)
+        )
+        found = tuple(shorter.shape)
+    except Exception:  # whatever the user's network raises: its length may be fixed
+        found = ()
+    if found == (rows, length - 1, classes):
+        raise InputError(
+            f"{name} has the classes in dimension {other} of its logits, and net.class_dim is {class_dim}; set "
+            f"net.class_dim = {other}"
+        )
+    if found != (rows, classes, length - 1):
+        print(
+            f"avuc: {name}: there are as many tokens as classes, {classes}; net.class_dim = {class_dim} says which "
+            f"dimension of the logits has the classes, and {other} is the other one",
+            file=sys.stderr,
+        )
 
 
 def _note_equal_members(recipe: Recipe, data: StudyData, net: nn.Module) -> None:

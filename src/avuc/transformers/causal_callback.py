@@ -16,6 +16,7 @@ from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss
 from avuc.losses.linear.function import LinearAvUC, linear_avuc
 from avuc.transformers.causal_head import Logits, auxiliary_loss, causal_model, find_logits, output_layer
+from avuc.transformers.rows import rows_without_repeats
 from avuc.transformers.stored import restore, stored, unused_reason
 from avuc.transformers.token_metrics import TokenMetrics
 
@@ -165,19 +166,21 @@ class LinearAvUCCallback(TrainerCallback):
             options |= {"kind": "plain", "nll_weight": 1.0, "group": False}
         elif options["kind"] == "avuc" and self.avuc.warming_up:
             options["kind"] = "plain"
-        result = linear_avuc(
-            hidden.to(device),
-            head.weight,
-            (labels if shifted is None else shifted).to(device),
-            threshold=None if options["kind"] == "plain" else self.avuc.threshold,
-            bias=head.bias,
-            ignore_index=ignore,
-            shift=shifted is None,
-            softcap=self.logits.softcap,
-            logit_scale=self.logits.scale,
-            **options,
-        )
-        self._count(result, len(head.weight), training)
+        options |= {
+            "threshold": None if options["kind"] == "plain" else self.avuc.threshold,
+            "bias": head.bias,
+            "ignore_index": ignore,
+            "shift": shifted is None,
+            "softcap": self.logits.softcap,
+            "logit_scale": self.logits.scale,
+        }
+        hidden, words = hidden.to(device), (labels if shifted is None else shifted).to(device)
+        result = counted = linear_avuc(hidden, head.weight, words, **options)
+        own = len(words) if training else rows_without_repeats(len(words))
+        if own < len(words):
+            words = torch.cat((words[:own], torch.full_like(words[own:], ignore)))
+            counted = linear_avuc(hidden, head.weight, words, **options)
+        self._count(counted, len(head.weight), training)
         return result.loss if items is None else result.loss * self._share(result, items, options["group"])
 
     def _count(self, result: LinearAvUC, words: int, training: bool) -> None:

@@ -89,6 +89,7 @@ class AvUCObjective(TrainerCallback):
         self.num_train = num_train
         self._posterior: Any = None
         self._num_train = 0
+        self._check_kl = False  # whether the first batch of a training shows if `num_train` may be the number of rows
         self._replicas = 1  # the factor by which Trainer multiplies the loss
         self._is_callback = False
 
@@ -117,10 +118,23 @@ class AvUCObjective(TrainerCallback):
         self.avuc.to(logits.device).train()
         extra: Tensor = self.avuc(logits, classes)
         if self._posterior is not None:
+            self._check_num_train(labels, classes)
             extra = extra + self.kl_weight * self._posterior.kl() / self._num_train
         # Trainer adds up the micro-batches without dividing by their number, and may multiply by the number of ranks
         share = self.micro_batches * (1 if num_items_in_batch is None else self._replicas)
         return base + extra / share
+
+    def _check_num_train(self, labels: Tensor, classes: Tensor) -> None:
+        """Warn once in a training if rows have several labels: the number of rows is not that of predictions then."""
+        counted = int((classes != self.avuc.ignore_index).sum()) if self._check_kl else 0
+        self._check_kl = False
+        if counted > len(labels):
+            warnings.warn(
+                f"AvUCObjective: the KL is divided by the {self._num_train} rows of the training set, but the "
+                f"cross-entropy is a mean over labels, {counted} in the first {len(labels)} rows, so the KL weighs too "
+                "much; give the number of all labels: AvUCTrainer(avuc=AvUCObjective(AvUCLoss(...), num_train=...))",
+                stacklevel=3,
+            )
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor, items: Any) -> Tensor:
         total = F.cross_entropy(
@@ -154,6 +168,7 @@ class AvUCObjective(TrainerCallback):
         self._replicas = (max(args.n_gpu, 1) if args.n_gpu > 1 else args.world_size) if average else 1
         module = unwrapped(model)
         self._posterior = None  # of another training with this objective
+        self._check_kl = self.num_train is None
         if hasattr(module, "kl"):
             self._posterior, self._num_train = module, self.num_train or _rows_in(kwargs["train_dataloader"])
         saved = state.stateful_callbacks.get(KEY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from accelerate.state import GradientState, PartialState
 from torch import Tensor
 
 from avuc.core.errors import InputError
@@ -67,3 +68,22 @@ def rows_of(
             raise InputError(f"shift_labels needs labels (N, T), found {tuple(labels.shape)}")
         logits, labels = logits[:, :-1], labels[:, 1:]
     return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).long()
+
+
+def rows_without_repeats(rows: int) -> int:
+    """Return how many of the rows of a batch, from the first on, this process must count in an evaluation.
+
+    If the last batches of several processes have too few rows, the data loaders of `Trainer` repeat rows from the start
+    of the data set. `Trainer` leaves them out of what it gathers: it keeps the first `remainder` rows of all processes.
+
+    Args:
+        rows: number of rows of the batch on this process.
+
+    >>> rows_without_repeats(8)  # no data loader is running
+    8
+    """
+    loader: Any = GradientState()
+    if not loader.end_of_dataloader or loader.remainder <= 0:
+        return rows
+    before = rows * int(PartialState().process_index)
+    return min(rows, max(0, int(loader.remainder) - before))

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from avuc.bayes import BayesianModule
@@ -60,7 +61,7 @@ class AvUCTrainer(Trainer):
             # the posterior's forward takes any keyword, but the network inside may not
             self.model_accepts_loss_kwargs: bool = False
         inner = _original(self.model)
-        if type(inner).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        if _predicts_next_token(inner):
             self.objective.shift_labels = True
         if self.objective.shift_labels:
             # Trainer finds it out for few models; for others it counts labels that no position predicts
@@ -121,3 +122,15 @@ def _original(model: Any) -> Any:
     """Return the model of Transformers inside a posterior and an adapter."""
     inner: Any = model.module if isinstance(model, BayesianModule) else model
     return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+
+
+def _predicts_next_token(model: Any) -> bool:
+    """Return whether a model's own loss shifts the labels: causal language models, also with images, and subclasses."""
+    known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    if type(model).__name__ in known:
+        return True
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    loss = LOSS_MAPPING.get(getattr(model, "loss_type", None) or "")
+    # the name of a user's class need not say which loss it has
+    return any(parent.__name__ in known for parent in type(model).__mro__) if loss is None else loss is ForCausalLMLoss
