@@ -4,15 +4,16 @@
     python reproduction/wrong_labels.py --table    # the table of docs/reproduction/when-avuc-helps.md, from the results
 
 With CIFAR-10 and 20 % wrong labels, `monotone` helped (recipes/factorial-noisy-labels.toml). This experiment tries to
-repeat it. A small convolutional network learns 3,500 digits of MNIST, of which 20 % have a wrong label. Optimizer {Adam,
-SGD with weight decay} × loss {cross-entropy, AvUC as printed, `monotone`, a confidence penalty, label smoothing},
-β = 3, ten paired seeds. The temperature is learned on 500 digits with right labels. Test data: 1,000 digits, clean and
-with 16 shifts at intensity 5.
+repeat it. A small convolutional network learns 3,500 digits of MNIST, of which 20 % have a wrong label. Optimizer
+{Adam, SGD with weight decay} × loss {cross-entropy, AvUC as printed, `monotone`, a confidence penalty, label
+smoothing}, β = 3, ten paired seeds. The temperature is learned on 500 digits with right labels. Test data: 1,000
+digits, clean and with 16 shifts at intensity 5.
 
 Fixed before the ten seeds were run: the primary figures, which are those of the factorial experiment that need no
 other data (NLL, ECE, AURC and AvU-AUC at intensity 5, all with a temperature) and accuracy on clean digits; and the
-strength of the penalty (`PENALTY`), the one of 0.1, 0.3 and 1 whose mean confidence on the 500 digits is nearest to that
-of `monotone`, with seed 0, which is not used again. Label smoothing has its usual strength, 0.1. Nothing else was tuned.
+strength of the penalty (`PENALTY`), the one of 0.1, 0.3 and 1 whose mean confidence on the 500 digits is nearest to
+that of `monotone`, with seed 0, which is not used again. Label smoothing has its usual strength, 0.1. Nothing else was
+tuned.
 """
 
 from __future__ import annotations
