@@ -281,3 +281,13 @@ def test_the_plan_of_what_is_left_names_what_has_no_results():
         assert not names & done  # an entry that is finished leaves the plan
         if out != "past":  # candidates that are not chosen are not evaluated
             assert names | done == {method.name for method in recipe.methods}
+
+
+def test_the_plan_of_tiny_imagenet_runs_every_method_on_all_intensities():
+    folder = run_many.FOLDERS / "tiny-imagenet"
+    entries = run_many.read_plan(folder / "plan.toml")
+    names = {method.name for method in load_recipe(folder / "recipe.toml").methods}
+    assert {entry.out for entry in entries} == {entry.recipe for entry in entries} == {folder.name}
+    assert set().union(*(entry.only for entry in entries)) == names
+    complete = [entry.only for entry in entries if not entry.set]
+    assert sorted(name for only in complete for name in only) == sorted(names)
