@@ -64,7 +64,7 @@ STUDIES := $(if $(findstring command,$(origin OUT)),$(OUT),out/reproduce)
 
 # With STUDY=NAME, one of the studies beyond CIFAR (reproduction/studies; docs/studies/index.md); DATA holds its data:
 #   make reproduce STUDY=camvid DATA=FOLDER [OUT=out/studies/camvid] [MINUTES=8] [CHANGES='--set train.epochs=1']
-# STUDY=language-models: DATA holds clones of the repositories that reproduction/README.md names. STUDY=uncertain-trap needs none.
+# STUDY=language-models: DATA holds clones of the repositories that reproduction/README.md names. STUDY=uncertain-trap and wrong-labels need none.
 LANGUAGE := $(if $(findstring command,$(origin OUT)),$(OUT),out/studies/language-models)
 ifeq ($(STUDY),language-models)
 reproduce: $(if $(findstring command,$(origin BIN)),,setup)
@@ -77,6 +77,9 @@ reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 else ifeq ($(STUDY),uncertain-trap)
 reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	$(BIN)/python reproduction/uncertain_trap.py
+else ifeq ($(STUDY),wrong-labels)
+reproduce: $(if $(findstring command,$(origin BIN)),,setup)
+	$(BIN)/python reproduction/wrong_labels.py
 else ifdef STUDY
 reproduce: $(if $(findstring command,$(origin BIN)),,setup)
 	@test -n "$(DATA)" || { echo "make reproduce STUDY=$(STUDY) DATA=FOLDER: name the folder of the data"; exit 2; }

@@ -440,6 +440,7 @@ def test_with_wrong_labels_the_printed_loss_fails_and_monotone_helps(committed):
     alone = said("monotone", "none + TS")
     assert alone["ece", "5"] == alone["nll", "5"] == "better"
     assert said("monotone + TS", "monotone")["nll", "5"] == "worse"
+    assert round(100 * statistics.mean(study.learned("Adam, none, none", "accuracy").by_seed)) == 81  # in words
     failed = page.difference(study, pairs.WRONG_PRINTED, "accuracy", "clean")[0]
     assert failed.high < -0.05
     assert f"{-100 * failed.value:.0f}" == "24"  # quoted in words
@@ -499,7 +500,7 @@ def test_the_page_counts_the_effects_of_its_table(committed):
     assert f"{told}, {len(worse)} of them on the worse side; about {by_chance} would do so by chance." in text
     table = factorial.errors_left(committed).splitlines()
     other = [line for line in table if ("tenth" in line or "wrong" in line) and "− none" in line]
-    assert f'These are {len(other) * len(factorial.PRIMARY)} intervals against "none"' in text
+    assert f'The large table has {len(other) * len(factorial.PRIMARY)} intervals against "none"' in text
 
 
 def test_a_figure_in_a_sentence_can_be_a_difference(committed, printed):

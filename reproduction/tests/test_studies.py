@@ -343,6 +343,7 @@ def test_make_reproduce_runs_the_studies_that_are_scripts():
         assert first[2] == second[1]  # each reads what the one before has written
     assert line.endswith("bin/python reproduction/pages/make_language_models.py")
     assert dry_run("STUDY=uncertain-trap") == "bin/python reproduction/uncertain_trap.py"
+    assert dry_run("STUDY=wrong-labels") == "bin/python reproduction/wrong_labels.py"
     readings = 'svhn_readings.py "out/reproduce/code" --svhn "svhn.npy" --set data.root="here" --out '
     assert readings in dry_run("DATA=here", "SVHN=svhn.npy")
     assert "svhn_readings" not in dry_run("DATA=here")
