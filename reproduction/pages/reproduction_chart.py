@@ -32,7 +32,7 @@ QUESTIONS = (
         "Are many of your training labels wrong?",
         pairs.WRONG_LABELS,
         (("nll", "5"), ("auroc", "svhn")),
-        "AvUC monotone, and a temperature",
+        "Try AvUC monotone, and a temperature",
     ),
     ("Do you train by SGD without strong augmentation?", pairs.AUGMENTED, pairs.JUDGED, "AugMix, and a temperature"),
     (

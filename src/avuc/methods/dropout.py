@@ -20,16 +20,21 @@ from typing import Any, ClassVar
 from weakref import WeakSet
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from avuc.bayes.noise import own_generator
 from avuc.core.errors import InputError
 from avuc.core.private_copy import private_copy
-from avuc.methods.dropout_layers import DROPOUT_LAYERS, WEIGHT_LAYERS, no_layers, own_dropout_layers, warn_of_skipped
+from avuc.methods.dropout_hooks import DropoutHook, Masks, joined_masks, masks_of, without_hooks
+from avuc.methods.dropout_layers import (
+    DROPOUT_LAYERS,
+    WEIGHT_LAYERS,
+    no_layers,
+    own_dropout_layers,
+    warn_of_skipped,
+    warn_other_layers,
+)
 from avuc.methods.method import Method
-from avuc.methods.other_layers import warn_other_layers
 from avuc.nets.calls import Arguments, call_every_layer, copies_of_first_row, number_of_rows
 from avuc.posterior import Posterior, seeded_generator
 
@@ -72,7 +77,7 @@ class Dropout(Method):
         return f"{type(self).__qualname__}(rate={self.rate!r}, drop_input={self.drop_input!r}{own})"
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
-        model = _without_hooks(copy.deepcopy(net))
+        model = without_hooks(copy.deepcopy(net))
         if self.own_layers:
             return self._at_own_layers(model, generator)
         layers = [layer for layer in model.modules() if isinstance(layer, WEIGHT_LAYERS)]
@@ -107,49 +112,6 @@ class Dropout(Method):
         return DropoutPosterior(self.one(models))
 
 
-class Masks:
-    """The state that the hooks of one net share: the source of training masks, and the sample that is evaluated."""
-
-    def __init__(self, generator: torch.Generator | None) -> None:
-        self.generator = generator
-        self.draw: MaskDraw | None = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Masks:
-        return Masks(None)  # a generator belongs to one net: the copy uses torch's own
-
-
-class DropoutHook:
-    """Drops inputs of its layer: in training, unless the layer does so itself, and when a sample is evaluated."""
-
-    def __init__(
-        self, masks: Masks, index: int, rate: float, *, channels: bool = False, in_training: bool = True
-    ) -> None:
-        self.masks: Masks = masks
-        self.place: int = index  # keeps this name, because networks pickled by earlier versions have it
-        self.rate: float = rate
-        self.channels: bool = channels
-        self.in_training: bool = in_training
-
-    def rate_before(self, layer: nn.Module) -> float:
-        """Return the current rate: that of a dropout layer, which may have changed, otherwise the hook's."""
-        return float(layer.p) if isinstance(layer, DROPOUT_LAYERS) else self.rate
-
-    def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        x, *rest = inputs
-        draw = self.masks.draw
-        if draw is not None:
-            return (x * draw.mask(self.place, self.rate_before(layer), x, self.channels), *rest)
-        if not (layer.training and self.in_training):
-            return inputs
-        generator = self.masks.generator or own_generator(x.device)
-        if generator is None and not self.channels:
-            return (F.dropout(x, self.rate), *rest)
-        # empty_like keeps the memory order of x: noise is filled in that order, and stacked networks do the same
-        kept = torch.empty_like(x[(slice(None), slice(None), *[slice(1)] * (x.ndim - 2))] if self.channels else x)
-        kept.bernoulli_(1 - self.rate, generator=generator)
-        return (x * kept / (1 - self.rate), *rest)
-
-
 class DropoutPosterior(nn.Module):
     """The posterior of a net made by `Dropout.build`: each sample has fixed dropout masks.
 
@@ -169,7 +131,7 @@ class DropoutPosterior(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
-        self.masks: Masks = _joined_masks(net)
+        self.masks: Masks = joined_masks(net)
 
     @classmethod
     def of_own_layers(cls, net: nn.Module) -> DropoutPosterior:
@@ -210,7 +172,7 @@ class MaskDraw:
 
     def _run(self, kind: type[MaskDraw], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         net = call_every_layer(private_copy(self.net).eval())  # another thread may use the net itself
-        this_pass = kind(net, _masks(net), self.seed)
+        this_pass = kind(net, masks_of(net), self.seed)
         this_pass._drawn, this_pass._shapes, this_pass._arguments = self._drawn, self._shapes, (args, kwargs)
         this_pass.masks.draw = this_pass
         logits = net(*args, **kwargs)
@@ -283,40 +245,3 @@ def _skipped(sample: MaskDraw) -> list[str]:
 
 
 _eager_mask: Callable[[MaskDraw, int, float, Tensor, bool], Tensor] = _disable_dynamo(MaskDraw._mask)
-
-
-def _hooks(net: nn.Module) -> list[DropoutHook]:
-    hooks = (hook for layer in net.modules() for hook in layer._forward_pre_hooks.values())
-    return [hook for hook in hooks if isinstance(hook, DropoutHook)]
-
-
-def _masks(net: nn.Module) -> Masks:
-    hooks = _hooks(net)
-    if not hooks:
-        raise InputError(f"{type(net).__name__} has no dropout hooks; Dropout().build(net) puts them there")
-    return hooks[0].masks
-
-
-def _joined_masks(net: nn.Module) -> Masks:
-    """Return the masks of a net, whose hooks share them from now on.
-
-    Hooks that were made at different times, or for parts of the net, have masks and numbers of their own. A sample
-    would drop only where the first of them do.
-    """
-    masks, hooks = _masks(net), _hooks(net)
-    if any(hook.masks is not masks for hook in hooks):
-        for number, hook in enumerate(hooks):
-            hook.masks, hook.place = masks, number
-    return masks
-
-
-def _without_hooks(net: nn.Module) -> nn.Module:
-    """Remove the dropout of an earlier `build`, which would drop a second time in training."""
-    for name, layer in list(net.named_modules()):
-        hooks = {key: hook for key, hook in layer._forward_pre_hooks.items() if isinstance(hook, DropoutHook)}
-        for key, hook in hooks.items():
-            del layer._forward_pre_hooks[key]
-            if name and type(layer) is nn.Identity:  # the place of a dropout layer of the network's own
-                parent, _, leaf = name.rpartition(".")
-                setattr(net.get_submodule(parent), leaf, nn.Dropout2d(0.0) if hook.channels else nn.Dropout(0.0))
-    return net

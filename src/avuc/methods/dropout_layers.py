@@ -78,13 +78,34 @@ def warn_of_skipped(net: nn.Module, names: Sequence[str]) -> None:
         )
 
 
+def warn_other_layers(net: nn.Module) -> None:
+    """Warn of layers with a matrix of weights that are no layers of torch, such as Conv1D of GPT-2 in Transformers.
+
+    Dropout before weight layers knows those of torch; it passes over others.
+
+    Args:
+        net: the network.
+    """
+    others = []
+    for name, layer in net.named_modules():
+        weight = layer._parameters.get("weight")
+        of_torch = any(kind.__module__.startswith("torch.") for kind in type(layer).__mro__ if kind is not nn.Module)
+        if weight is not None and weight.ndim > 1 and not of_torch:
+            others.append(f"{name!r} ({type(layer).__name__})")
+    if others:
+        warn_caller(
+            f"{type(net).__name__}: Dropout does not drop the inputs of {_listed(others)}, because these "
+            "are no linear or convolution layers of torch; use nn.Linear there, or dropout layers and own_layers=True"
+        )
+
+
 def _listing(inside: dict[str, str]) -> str:
     return _listed([f"{name!r} ({text})" if name else text for name, text in inside.items()])
 
 
 def _listed(texts: Sequence[str], most: int = 3) -> str:
-    more = [f"{len(texts) - most} more"] if len(texts) > most else []
-    return ", ".join([*texts[:most], *more])
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def no_layers(net: nn.Module) -> InputError:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from avuc.gpu.stacked.net import Drop, Use, weight_layers
-from avuc.methods.dropout import DropoutHook
+from avuc.methods.dropout_hooks import DropoutHook
 from avuc.nets.resnet_cifar import CifarResNet
 from avuc.training.model_trainer import ModelTrainer
 

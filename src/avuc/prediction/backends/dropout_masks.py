@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from avuc.methods.dropout import DropoutHook, MaskDraw
+from avuc.methods.dropout import MaskDraw
+from avuc.methods.dropout_hooks import DropoutHook
 from avuc.nets.calls import call_every_layer
 from avuc.nets.masked import Masked
 
