@@ -19,11 +19,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from difference_cell import difference_cell
 
 import avuc
 from avuc.core.atomic import write_text
 from avuc.data import Dataset, as_input, load_dataset
-from avuc.report.study.paired import over_seeds
 
 RESULTS = Path(__file__).parent / "results" / "uncertain-trap.csv"
 NOISE, EPOCHS, BATCH, BETA, WARMUP = 1.4, 15, 107, 3.0, 2
@@ -111,14 +111,7 @@ def table(path: Path = RESULTS) -> str:
                 if loss == "none":
                     cells.append(f"{scale * sum(base.values()) / len(base):.{decimals}f}")
                     continue
-                seeds = sorted(base)
-                difference = over_seeds(
-                    tuple(compared[s] for s in seeds), tuple(base[s] for s in seeds), same_seeds=True
-                )
-                text = "{} ({} … {})".format(
-                    *(f"{scale * value:+.{decimals}f}".replace("-", "−") for value in difference)
-                )
-                cells.append(f"**{text}**" if difference.low > 0 or difference.high < 0 else text)
+                cells.append(difference_cell(compared, base, scale, decimals))
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from difference_cell import difference_cell
 from noisy_labels import with_noise
 from torch import Tensor
 
@@ -35,7 +36,6 @@ from avuc.calibration import TemperatureScaling
 from avuc.core.atomic import write_text
 from avuc.data import as_input, load_dataset
 from avuc.nets.small_cnn import small_cnn
-from avuc.report.study.paired import over_seeds
 from avuc.shifts import SHIFTS, corrupt
 from avuc.uncertainty import entropy
 
@@ -172,15 +172,10 @@ def table(path: Path = RESULTS) -> str:
             for name in FIGURES[: len(titles)]:
                 scale, decimals = (100, 1) if name.startswith("accuracy") else (1, 2 if name == "nll_5" else 3)
                 base, compared = values[optimizer, "none", name], values[optimizer, loss, name]
-                seeds = sorted(base)
                 if loss == "none":
                     cells.append(f"{scale * sum(base.values()) / len(base):.{decimals}f}")
                     continue
-                first, second = (tuple(each[seed] for seed in seeds) for each in (compared, base))
-                difference = over_seeds(first, second, same_seeds=True)
-                texts = [f"{scale * value:+.{decimals}f}".replace("-", "−") for value in difference]
-                text = "{} ({} … {})".format(*texts)
-                cells.append(f"**{text}**" if difference.low > 0 or difference.high < 0 else text)
+                cells.append(difference_cell(compared, base, scale, decimals))
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
