@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterator
 
 MPS = "nvidia-cuda-mps-control"
+# environment of a client whose kernels wait for those of the others, which would slow a small network down
+LOW_PRIORITY = {"CUDA_MPS_CLIENT_PRIORITY": "1"}
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ A plan has queues. The studies of one queue run one after another, the queues at
     set = ["methods.SVI.seeds=[0]"]     # other changes of the recipe
     least = 3.0                         # minutes: it is not begun if less time is left (default 1)
     seed_from = "results/factorial"     # begin with a copy of this published study if `out` has none
+    low_priority = true                 # with --mps: its kernels wait for those of the other queues (default false)
 
 Relative paths are relative to the plan. With --end-file the end time is read from a file (seconds since 1970), again
 and again, so that you can change it while the studies run. A study that runs at the end stops itself and keeps
@@ -48,7 +49,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import IO
 
-from mps import multi_process_service
+from mps import LOW_PRIORITY, multi_process_service
 
 from avuc.core.atomic import write_text
 from avuc.core.errors import InputError, run_script
@@ -78,6 +79,7 @@ class Entry:
     least: float = 1.0
     seed_from: str = ""
     device: str = ""
+    low_priority: bool = False
     base: Path = Path()
 
     def command(self, out: Path, minutes: float) -> tuple[list[str], Path]:
@@ -206,8 +208,9 @@ class Runner:
         queue.log = path.open("ab")
         queue.log.write(f"{' '.join(command)}\n".encode())
         queue.log.flush()
+        env = self.env | (LOW_PRIORITY if entry.low_priority else {})
         queue.process = subprocess.Popen(
-            command, cwd=folder, env=self.env, stdout=queue.log, stderr=subprocess.STDOUT, start_new_session=True
+            command, cwd=folder, env=env, stdout=queue.log, stderr=subprocess.STDOUT, start_new_session=True
         )
         queue.states[queue.place], queue.times[queue.place], queue.signals = RUNNING, [time.time()], 0
         print(f"{name}: {entry.out}: begins; {path}", flush=True)

@@ -216,6 +216,15 @@ def test_mps_is_started_for_the_studies_alone_and_ended(tmp_path, monkeypatch, c
     assert "not found; the studies take turns" in capfd.readouterr().err
 
 
+def test_an_entry_of_low_priority_tells_mps(tmp_path, monkeypatch):
+    program = "import os; print(os.environ.get('CUDA_MPS_CLIENT_PRIORITY'))"
+    path = plan_of(tmp_path, monkeypatch, {"first": program, "last": program})
+    path.write_text(path.read_text().replace('out = "last"\n', 'out = "last"\nlow_priority = true\n'))
+    assert run_many.main([str(path), "--out", str(tmp_path / "out"), "--minutes", "1"]) == 0
+    logs = [tmp_path / "out" / "logs" / f"{name}-0.log" for name in ("first", "last")]
+    assert [log.read_text().split()[-1] for log in logs] == ["None", "1"]
+
+
 def test_commands_of_all_kinds_of_recipes(tmp_path):
     given = {"queue": "a", "out": "x", "base": tmp_path}
     command, folder = run_many.Entry(recipe="tiny-imagenet", data="pictures", **given).command(tmp_path, 2.5)
