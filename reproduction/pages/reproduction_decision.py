@@ -149,7 +149,7 @@ def variants(studies: Mapping[str, Study]) -> str:
     if table == NOT_RUN or not missing:
         return table
     cells = [
-        f"{missing} other combinations of the experiment",
+        f"{missing} other combination{'s' * (missing > 1)} of the experiment",
         VARIANTS[-1].compared,
         *[NOT_MEASURED] * len(VARIED),
     ]

@@ -297,6 +297,7 @@ def test_what_the_page_says_after_the_table_of_pairs(committed):
         ("factorial", "Adam, none, AvUC"),
         ("factorial", "Adam, noise, AvUC"),
         ("factorial", "SGD, none, monotone"),
+        ("factorial", "SGD, noise, monotone"),
         ("factorial", "AugMix, none, monotone"),
     }
     assert failed == {
