@@ -10,7 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avuc.shifts.text import DROP_RATES, NEIGHBOURS, TEXT_SHIFTS, TYPO_RATES, kept_words, only_words, typos, word_dropout
+from avuc.shifts.text import (
+    DROP_RATES,
+    NEIGHBOURS,
+    TEXT_SHIFTS,
+    TYPO_RATES,
+    kept_words,
+    only_words,
+    typos,
+    word_dropout,
+)
 
 SENTENCES = [f"sentence number {number} is about a quick brown fox" for number in range(300)]
 

@@ -8,7 +8,7 @@ import re
 import warnings
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +17,12 @@ from typing import Any, TextIO
 import numpy as np
 from torch import Tensor
 
+from avuc.core.errors import InputError
 from avuc.evaluation.files.choose_columns import choose_columns
 from avuc.evaluation.files.columns import index_labels, is_number, whole_text
 from avuc.evaluation.files.csv_header import MAX_LINE, REMEDY, check_header, find_delimiter, first_line, read_text_table
 from avuc.evaluation.files.messages import file_error, number_hint, quoted
-from avuc.evaluation.files.names import EXACT_RANGE, Named, RawScores, ReadOptions, check_size
+from avuc.evaluation.files.names import EXACT_RANGE, MARK, Named, RawScores, ReadOptions, check_size
 
 # rows that are read to find out what a column contains
 HEAD_ROWS = 256
@@ -55,8 +56,10 @@ def read_csv(path: Path, options: ReadOptions) -> RawScores:
         raw.notes.append(COMMA_NOTE)
     if columns.label is not None:
         raw.labels_from = f"column {columns.label!r}"
-    if columns.label is not None and options.needs_labels:
-        raw.labels, raw.labels_named = label.numbers(path, columns.class_names, f"column {columns.label!r}")
+    # labels that only mark padding are not needed
+    with suppress(*[InputError] * (not options.needs_labels)):
+        if columns.label is not None and (options.needs_labels or options.padding == MARK):
+            raw.labels, raw.labels_named = label.numbers(path, columns.class_names, f"column {columns.label!r}")
     return raw
 
 

@@ -99,7 +99,7 @@ def find_scores(
     needs_labels: bool = True,
     classes: Sequence[str] | None = None,
     in_blocks: bool = False,
-    padding: bool = False,
+    padding: bool | str = False,
 ) -> RawScores:
     """Return the unchecked scores and labels of a file; with `in_blocks`, as sources that read the file later.
 
