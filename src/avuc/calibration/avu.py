@@ -137,10 +137,11 @@ class AvUTemperatureScaling(TemperatureScaling):
         likeliest = min(likelihood, key=likelihood.__getitem__)
         usual = self._may_widen and self.procedure == "search" and not jumps
         if usual and (self._at_end(likelihood) or is_doubtful(scaled, minimum, self.curve_[1])):
-            minimum = minimum_by_scale(self, scaled, minimum, search_likely)
-            if self._range is not None:
+            before, minimum = minimum, minimum_by_scale(self, scaled, minimum, search_likely)
+            if minimum is not before:
                 likeliest = min(likelihood, key=likelihood.__getitem__)
-                self._range = min(self._range[0], 1.0), max(self._range[1], 1.0)  # the guard may end at T = 1
+                low, high = self._limits
+                self._range = min(low, 1.0), max(high, 1.0)  # the guard may end at T = 1
         if self.procedure == "authors":
             # T comes from the authors' procedure; the search only shows whether there is a minimum inside the bounds
             minimum = self._authors(scaled, fixed)._replace(at_bound=minimum.at_bound)
