@@ -31,7 +31,6 @@ from .table import (
     CLASSES,
     LABELS,
     LABELS2,
-    LOGITS,
     LOGITS2,
     NAMES,
     PROBS,
