@@ -247,7 +247,7 @@ HOSTILE = [
     ("temperature", "num_classes", 0, "at least 1"),
     ("temperature", "num_classes", 2.5, "whole number"),
     ("cautious", "likeliest", 19.0, "likeliest"),
-    ("avuts", "temperature", 21.0, "inside its bounds"),
+    ("avuts", "temperature", 1e20, "inside its bounds"),
     ("auavuts", "guarded", "yes", "true or false"),
     ("smoothed", "smoothing", 1.0, "at least 0 and below 1"),
     ("ets", "weights", [0.5, 0.5], "three numbers"),

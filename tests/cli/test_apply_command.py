@@ -289,3 +289,30 @@ def test_conformal_sets_of_a_file_without_labels_have_the_order_of_its_classes(t
         sets.append(np.load(tmp_path / f"sets-{name}.npz"))
     assert sets[0]["class_names"].tolist() == sets[1]["class_names"].tolist()
     assert np.array_equal(sets[0]["sets"], sets[1]["sets"])
+
+
+@pytest.mark.parametrize("fill", [-100.0, np.nan])
+@pytest.mark.parametrize("suffix", [".npz", ".npy"])
+def test_padding_does_not_decide_what_scores_are(tmp_path, fill, suffix):
+    """Probabilities of tokens that a program padded with −100 were taken for logits."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(4, size=(60, 12))
+    probs = torch.from_numpy(rng.normal(size=(60, 12, 4)) + 3 * np.eye(4)[labels]).softmax(-1).numpy()
+    padded = np.arange(12) >= rng.integers(3, 12, size=60)[:, None]
+    labels[padded], probs[padded] = -100, fill
+    file = tmp_path / f"predictions{suffix}"
+    if suffix == ".npz":
+        np.savez(file, predictions=probs, labels=labels)
+    else:
+        np.save(file, probs)
+        np.save(tmp_path / "labels.npy", labels)
+    words = ["--class-dim", -1, "--quiet"]
+    cal, to = tmp_path / "cal.json", [tmp_path / f"to{k}{suffix}" for k in range(2)]
+    fit = ["calibrate", file, *words, "--method", "temperature", "--replicates", 0]
+    assert run(*fit, "--out", cal, "--apply", file, "--to", to[0]) == 0
+    assert run("apply", cal, file, *words, "--to", to[1]) == 0
+    logits = torch.from_numpy(probs[~padded]).clamp_min(1e-12).log()
+    expected = (logits / Calibrator.load(cal).temperature_).softmax(-1).numpy()
+    for path in to:
+        found = np.load(path)["predictions"] if suffix == ".npz" else np.load(path)
+        np.testing.assert_allclose(found[~padded], expected, atol=1e-6)

@@ -6,6 +6,7 @@ import csv
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -332,3 +333,91 @@ def test_names_with_the_separator_of_sets(tmp_path, capsys):
     assert run(*words, tmp_path / "sets.csv") == 2
     assert "the class 'a|b' has a '|'" in capsys.readouterr().err
     assert run(*words, tmp_path / "sets.npz") == 0
+
+
+def padded_tokens(tmp_path):
+    """Return a file of token logits (N, T, C) with padding, whose sets are large, and where it is."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(4, size=(60, 12))
+    logits = rng.normal(size=(60, 12, 4)) + 4 * np.eye(4)[labels]
+    padded = np.arange(12) >= rng.integers(3, 12, size=60)[:, None]
+    logits[padded], labels[padded] = 0, -100
+    path = tmp_path / "tokens.npz"
+    np.savez(path, logits=logits, labels=labels)
+    return path, padded
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_padding_counts_in_no_figure_of_apply(tmp_path, method, suffix, capsys):
+    tokens, padded = padded_tokens(tmp_path)
+    to, figures = tmp_path / f"sets{suffix}", tmp_path / "figures.json"
+    words = ["conformal", tokens, "--class-dim", -1, "--method", method, "--apply", tokens, "--check", tokens]
+    assert run(*words, "--to", to, "--json", figures) == 0
+    document = json.loads(figures.read_text())
+    check, applied = document["checks"][0], document["applied"]
+    assert applied["rows"] == check["rows"] == (~padded).sum()
+    assert applied["mean_size"] == check["mean_size"]
+    assert applied["empty"] == check["sizes"][0]
+    assert applied["padding"] == padded.sum()
+    assert f"{padded.sum()} of 720 rows are padding" in " ".join(capsys.readouterr().out.split())
+    if suffix == ".npz":
+        found = np.load(to)
+        assert found["padding"].tolist() == padded.tolist()
+        assert found["size"].shape == padded.shape
+        sizes = found["size"][~padded]
+    else:
+        rows = list(csv.DictReader(to.read_text().splitlines()))
+        assert len(rows) == padded.size
+        sizes = np.array([int(row["size"]) for row in rows if row["padding"] == "0"])
+    assert sizes.mean() == pytest.approx(check["mean_size"])
+
+
+def test_padding_is_not_answered_in_the_figures(tmp_path):
+    tokens, padded = padded_tokens(tmp_path)
+    words = ["select", tokens, "--class-dim", -1, "--risk", 0.3, "--apply", tokens, "--check", tokens, "--quiet"]
+    assert run(*words, "--to", tmp_path / "to.npz", "--json", tmp_path / "j.json") == 0
+    document = json.loads((tmp_path / "j.json").read_text())
+    assert document["applied"]["rows"] == document["checks"][0]["rows"] == (~padded).sum()
+    assert document["applied"]["answered"] == document["checks"][0]["answered"]
+    assert np.load(tmp_path / "to.npz")["answered"][~padded].sum() == document["applied"]["answered"]
+
+
+@pytest.mark.parametrize("fill", [-100.0, np.nan, 0.0])
+def test_content_of_padding_does_not_matter(tmp_path, fill):
+    """Probabilities that a program padded with −100 were read as logits."""
+    tokens, padded = padded_tokens(tmp_path)
+    data = dict(np.load(tokens))
+    probs = torch.from_numpy(data["logits"]).softmax(-1).numpy()
+    found = []
+    for content in (0.25, fill):
+        probs[padded] = content
+        np.savez(tokens, predictions=probs, labels=data["labels"])
+        words = ["conformal", tokens, "--class-dim", -1, "--apply", tokens, "--to", tmp_path / "to.npz", "--quiet"]
+        assert run(*words, "--json", tmp_path / "j.json") == 0
+        found.append((np.load(tmp_path / "to.npz")["sets"].tolist(), json.loads((tmp_path / "j.json").read_text())))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+def test_rows_of_ignore_index_are_padding(tmp_path, suffix):
+    logits, labels = overconfident(200, 3)
+    labels[::4] = -100
+    logits[::4] = 0
+    table = tmp_path / f"rows{suffix}"
+    if suffix == ".npz":
+        np.savez(table, logits=logits, labels=labels)
+    else:
+        frame = pd.DataFrame(logits, columns=[f"logits_{k}" for k in range(4)]).assign(label=labels)
+        frame.to_csv(table, index=False) if suffix == ".csv" else frame.to_parquet(table)
+    words = ["conformal", table, "--ignore-index", -100, "--apply", table, "--check", table, "--quiet"]
+    assert run(*words, "--to", tmp_path / "to.csv", "--json", tmp_path / "j.json") == 0
+    document = json.loads((tmp_path / "j.json").read_text())
+    assert document["applied"]["rows"] == document["checks"][0]["rows"] == 150
+    assert document["applied"]["mean_size"] == document["checks"][0]["mean_size"]
+    # names as labels mark nothing, and no label at all neither
+    other = tmp_path / "other.csv"
+    pd.DataFrame(logits, columns=[f"logits_{k}" for k in range(4)]).assign(label="x").to_csv(other, index=False)
+    assert run(*words[:4], "--apply", other, "--to", tmp_path / "to.csv", "--json", tmp_path / "j.json", "--quiet") == 0
+    assert json.loads((tmp_path / "j.json").read_text())["applied"]["rows"] == 200
+    assert (tmp_path / "to.csv").read_text().splitlines()[0] == "row,size,set"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 
 import pytest
@@ -9,7 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avuc.shifts.text import DROP_RATES, NEIGHBOURS, TEXT_SHIFTS, TYPO_RATES, kept_words, typos, word_dropout
+from avuc.shifts.text import (
+    DROP_RATES,
+    NEIGHBOURS,
+    TEXT_SHIFTS,
+    TYPO_RATES,
+    kept_words,
+    only_words,
+    typos,
+    word_dropout,
+)
 
 SENTENCES = [f"sentence number {number} is about a quick brown fox" for number in range(300)]
 
@@ -75,3 +85,44 @@ def test_any_text(texts, severity, name):
 def test_capital_letters_stay_capital():
     changed = typos(["HELLO WORLD " * 20], 5, generator())[0]
     assert changed.isupper()
+
+
+NO_BREAK = "le prix\u00a0: 5\u202fkm à\u3000pied  et\tà vélo"
+
+
+def test_space_between_words_that_stay_is_kept():
+    for seed in range(40):
+        (kept,) = kept_words([NO_BREAK], 2, generator(seed))
+        (changed,) = word_dropout([NO_BREAK], 2, generator(seed))
+        words = NO_BREAK.split()
+        assert changed.split() == [words[index] for index in kept]
+        for pair, together in (((1, 2), "prix\u00a0:"), ((3, 4), "5\u202fkm"), ((5, 6), "à\u3000pied")):
+            assert (together in changed) == (set(pair) <= set(kept))
+        if len(kept) == len(words):
+            assert changed == "le prix\u00a0: 5\u202fkm à\u3000pied et à vélo"
+
+
+def test_space_around_missing_words():
+    assert only_words([NO_BREAK], [[1, 4]]) == ["prix km"]
+    assert only_words(["\u3000一\u3000二\u00a0三\u3000"], [[0, 2]]) == ["\u3000一\u3000三\u3000"]
+    assert only_words(["\u3000一\u3000二\u00a0三\u3000"], [[1]]) == ["二"]
+    assert only_words(["\u00a0", "é a"], [[], []]) == ["", ""]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet=st.characters(max_codepoint=127), max_size=40), st.integers(1, 5))
+def test_ascii_is_as_before(text, severity):
+    (kept,) = kept_words([text], severity, generator())
+    assert word_dropout([text], severity, generator()) == [" ".join(text.split()[index] for index in kept)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet="ab \t\u00a0\u3000é", max_size=20), st.data())
+def test_words_at_any_indices(text, data):
+    words = text.split()
+    chosen = sorted(data.draw(st.sets(st.integers(0, len(words) - 1)))) if words else []
+    assert only_words([text], [chosen])[0].split() == [words[index] for index in chosen]
+    if words:  # nothing but runs of ASCII white space changes
+        ends_gone = re.sub(r"^[ \t]+(?=\S)|(?<=\S)[ \t]+$", "", text)
+        expected = re.sub(r"(?<=\S)[ \t]+(?=\S)", " ", ends_gone)
+        assert only_words([text], [range(len(words))]) == [expected]

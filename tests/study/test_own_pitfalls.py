@@ -247,6 +247,23 @@ def test_sentences_that_are_cut_at_a_comma_and_columns_of_one_meaning_are_refuse
         read_sentences(str(file), 2, labelled="label" in content)
 
 
+@pytest.mark.parametrize("delimiter", ["\t", ","])
+def test_stray_quotes_join_no_sentences(tmp_path: Path, delimiter: str) -> None:
+    file = tmp_path / {"\t": "other.tsv", ",": "other.csv"}[delimiter]
+    texts, labels = ['12" pipe', '"good', "fine", 'bad"', '"', "ok", '"', '"x" y', '"all"'], [1, 0, 1, 0, 0, 1, 1, 0, 1]
+    rows = [["text", "label"], *zip(texts, map(str, labels), strict=True)]
+    file.write_text("\n".join(map(delimiter.join, rows)) + "\n")
+    assert read_sentences(str(file), 2) == ([*texts[:-1], "all"], labels)
+    file.write_text("\n".join(delimiter.join(row[::-1]) for row in rows) + "\n")
+    assert read_sentences(str(file), 2) == ([*texts[:-1], "all"], labels)
+    file.write_text('text,label\n"a, x\nb",1\n"two\nlines",0\n'.replace(",label", f"{delimiter}label"))
+    if delimiter == ",":  # quotes that csv writers set
+        assert read_sentences(str(file), 2) == (["a, x\nb", "two\nlines"], [1, 0])
+    file.write_text('text\n"a\nb\n')
+    with pytest.raises(InputError, match=r"line 2: a double quote opens a cell .* up to line 3"):
+        read_sentences(str(file), 2, labelled=False)
+
+
 def test_empty_cells_at_the_end_of_a_row_do_no_harm(tmp_path: Path) -> None:
     file = tmp_path / "other.csv"
     file.write_bytes(b"label,text\r\n1,good,\r\n0,bad,,\r\n")

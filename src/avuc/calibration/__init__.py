@@ -16,6 +16,7 @@ multilabel.py        MultiLabelCalibrator: a temperature for each label of a mul
 auto.py              AutoCalibrator: a mixture of them for the given rows;  race.py, fold_fits.py: its cross-validation
 auto_rules.py        when it has too few rows, and what it says;  blend.py: the mixture
 cross_validation.py  check_calibrator: is it better than no calibrator?  metric_change.py: changes with intervals
+scale.py             temperatures outside the default range
 layouts.py           rows from logits of any layout, and back
 base.py              the base class, parameters and JSON;  inputs.py: checks of logits and labels
 estimator.py         predict_proba, predict and score, as scikit-learn expects them

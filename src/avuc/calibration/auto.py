@@ -73,7 +73,8 @@ class AutoCalibrator(Calibrator):
        (of the paired difference of rows) of the lowest.
 
     With more than 32 classes, or fewer than 2 rows for each pair of classes, the candidates are `smoothed` and the
-    mixture of it, `structured-vector` with 3 % of its ridge, and the uncalibrated predictions. The result is fitted
+    mixture of it, `structured-vector` with 3 % of its ridge, and the uncalibrated predictions. These are the only part
+    of the result that depends on the scale of the logits. The result is fitted
     on all rows; `chosen_` is a single calibrator or a `BlendedCalibrator`.
 
     A tenth of the rows takes part in the cross-validation, at least 5,000 if they have no more than 2 million logits:

@@ -19,6 +19,7 @@ from torch import Tensor
 from avuc.calibration.avu_guard import no_worse_than_one
 from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scalar_search import Minimum
+from avuc.calibration.scale import is_doubtful, minimum_by_scale
 from avuc.calibration.scaled_logits import MOST_NLL, ScaledLogits, ScaledPredictions
 from avuc.calibration.temperature import GRID_ELEMENTS, TemperatureScaling
 from avuc.core.errors import InputError
@@ -48,7 +49,9 @@ class AvUTemperatureScaling(TemperatureScaling):
         threshold: "refit", the midpoint of the mean entropies of correct and wrong rows at each T; "fixed", the
             midpoint at T = 1; a number in nats; None, half of log C, for the variant "soft".
         guard: whether T moves back towards 1 until NLL, ECE and UCE on the fit data are no worse than at T = 1. It also
-            moves back if it gives up more than half of the gain in NLL that temperature scaling has.
+            moves back if it gives up more than half of the gain in NLL that temperature scaling has. T = 1 stands for
+            the given logits, so with a guard the result for c z is not that for z; without, T is c T but for jumps of
+            the loss.
         procedure: "search", grid and Brent's method over `bounds`; "authors", 50 steps of L-BFGS with learning rate
             0.005 from T = 1.5.
         points: number of thresholds for "auavuc".
@@ -119,8 +122,26 @@ class AvUTemperatureScaling(TemperatureScaling):
             likelihood[float(temperature)] = columns.mean(columns.nll)
             return self._loss(columns, fixed, few.num_classes)
 
-        minimum = self._grid_and_brent(loss, coarse, rough=True, jumps=self._literal or self.nll_weight == 0)
+        def search() -> Minimum:
+            likelihood.clear()
+            return self._grid_and_brent(loss, coarse, rough=True, jumps=jumps)
+
+        def search_likely() -> Minimum:
+            # without a most likely T inside the range, the minimum comes from the range
+            found = search()
+            return found._replace(at_bound=found.at_bound or self._at_end(likelihood))
+
+        jumps = self._literal or self.nll_weight == 0
+        self._range: tuple[float, float] | None = None
+        minimum = search()
         likeliest = min(likelihood, key=likelihood.__getitem__)
+        usual = self._may_widen and self.procedure == "search" and not jumps
+        if usual and (self._at_end(likelihood) or is_doubtful(scaled, minimum, self.curve_[1])):
+            before, minimum = minimum, minimum_by_scale(self, scaled, minimum, search_likely)
+            if minimum is not before:
+                likeliest = min(likelihood, key=likelihood.__getitem__)
+                low, high = self._limits
+                self._range = min(low, 1.0), max(high, 1.0)  # the guard may end at T = 1
         if self.procedure == "authors":
             # T comes from the authors' procedure; the search only shows whether there is a minimum inside the bounds
             minimum = self._authors(scaled, fixed)._replace(at_bound=minimum.at_bound)
@@ -129,11 +150,17 @@ class AvUTemperatureScaling(TemperatureScaling):
         if few is not scaled:
             scaled.rows_read += few.rows_read
         self._store(scaled, guarded)
-        self.unguarded_temperature_ = min(max(math.exp(minimum.x), self.bounds[0]), self.bounds[1])
+        self.unguarded_temperature_ = min(max(math.exp(minimum.x), self._limits[0]), self._limits[1])
         columns = scaled.at(self.temperature_)
         self.loss_: float = self._loss(columns, fixed, scaled.num_classes)
         self.threshold_ = self._threshold(columns, fixed, scaled.num_classes)
         self._warn_user(scaled, self.at_bound_)
+
+    @staticmethod
+    def _at_end(likelihood: dict[float, float]) -> bool:
+        """Return whether the lowest NLL of a grid is at one of its ends."""
+        likeliest = min(likelihood, key=likelihood.__getitem__)
+        return likeliest in (min(likelihood), max(likelihood))
 
     @property
     def _literal(self) -> bool:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from avuc.calibration.inputs import are_numbers
 from avuc.calibration.scalar_search import Minimum, decreasing_root
 from avuc.calibration.scaled_logits import ScaledLogits
-from avuc.calibration.temperature import TemperatureScaling
+from avuc.calibration.temperature import BOUNDS, TemperatureScaling
 from avuc.calibration.user_warnings import warn
 from avuc.core.errors import InputError
 
@@ -20,8 +20,8 @@ class CautiousTemperatureScaling(TemperatureScaling):
 
     Nearly every network is overconfident under a shift, by an amount that clean data do not show. This calibrator gives
     up about `caution` of ECE on clean data and removes about as much overconfidence elsewhere. T_NLL is kept if its
-    confidence is already low enough. If no T in `bounds` lowers the confidence enough, T_NLL is kept, too, and a
-    CalibrationWarning says so.
+    confidence is already low enough. If no T in `bounds` lowers the confidence enough (up to
+    400 T_NLL for the default bounds), T_NLL is kept, too, and a CalibrationWarning says so.
 
     Args:
         caution: intended gap between accuracy and mean confidence, from 0 to 1.
@@ -56,25 +56,28 @@ class CautiousTemperatureScaling(TemperatureScaling):
     def _store(self, scaled: ScaledLogits, minimum: Minimum) -> None:
         super()._store(scaled, minimum)
         self.likeliest_ = self.temperature_
-        self.temperature_: float = self._raised(scaled, self.likeliest_)
+        self.temperature_: float = self._raised(scaled, self.likeliest_, self._may_widen and not minimum.at_bound)
         if self.temperature_ != self.likeliest_:
             self.loss_: float = scaled.nll(self.temperature_)
             self.at_bound_: bool = False
         self.n_evaluations_: float = scaled.passes
 
-    def _raised(self, scaled: ScaledLogits, start: float) -> float:
+    def _raised(self, scaled: ScaledLogits, start: float, may_widen: bool) -> float:
         def surplus(x: float) -> float:
             """Return how far the mean confidence is above the wanted one."""
             read = scaled.at(math.exp(x))
             return read.mean(read.confidence) - read.mean(read.correct) + self.caution
 
-        low, high = math.log(start), math.log(self.bounds[1])
+        low, high = math.log(start), math.log(self._limits[1])
         first, last = surplus(low), surplus(high)
         if first <= 0:
             return start
+        further = low + math.log(BOUNDS[1] / BOUNDS[0])
+        if last > 0 and may_widen and further > high:
+            low, first, high, last = high, last, further, surplus(further)
         if last > 0:
             warn(
-                f"no temperature up to {self.bounds[1]:g} makes the mean confidence {self.caution:g} less than the "
+                f"no temperature up to {math.exp(high):g} makes the mean confidence {self.caution:g} less than the "
                 f"accuracy; temperature_ = {start:.4g} is that of largest likelihood"
             )
             return start

@@ -41,7 +41,8 @@ class DirichletCalibration(WithMatrix):
     free. L-BFGS starts at temperature scaling. A pass over the rows takes time in N C². It can change the predicted
     class. A class that no row is labelled as keeps plain temperature scaling, with a CalibrationWarning, and the other
     classes are fitted on their conditional probabilities; if that has a higher NLL than temperature scaling, all
-    classes keep temperature scaling.
+    classes keep temperature scaling. The floor of 1e-12 and the regularisation do not scale with the logits, so c z
+    has another result than z; of huge logits every x is 0 or log 1e-12: apply a temperature first.
 
     Args:
         strength: λ and μ of the authors' code, which has one for the matrix and one for the bias. Default None: the

@@ -65,6 +65,7 @@ class FoldFits:
             elif type(fitted) is SmoothedTemperatureScaling and fitted.joint:
                 if self._joint is None:
                     self._joint = self._all_rows(fitted)
+                fitted._range = self._joint._range
                 fitted._fit_near(_scaled(*self._known), self._joint.temperature_)
             else:
                 logits, labels, weight = self._known
@@ -123,6 +124,7 @@ class FoldFits:
         assert self._first is not None
         if self._scaled is None:
             self._scaled, self._temperature = _scaled(*self._known), TemperatureScaling(bounds=bounds)
+            self._temperature._range = self._first[1]._range
             self._temperature._fit_near(self._scaled, self._first[1].temperature_)
         return self._scaled
 

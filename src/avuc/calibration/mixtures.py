@@ -118,20 +118,18 @@ class SmoothedTemperatureScaling(MixedTemperatureScaling):
     def mixture(self) -> tuple[float, float, float]:
         return 1 - self.smoothing_, 0.0, self.smoothing_
 
-    def _fit_scaled(self, scaled: ScaledLogits) -> Minimum:
+    def _search(self, scaled: ScaledLogits) -> Minimum:
         if not self.joint:
-            return super()._fit_scaled(scaled)
+            return super()._search(scaled)
         few = scaled.subsample(GRID_ELEMENTS)
         loss = partial(self._loss, scaled)
-        minimum = self._grid_and_brent(loss, loss if few is scaled else partial(self._loss, few))
-        self._store(scaled, minimum)
-        return minimum
+        return self._grid_and_brent(loss, loss if few is scaled else partial(self._loss, few))
 
     def _fit_near(self, scaled: ScaledLogits, temperature: float) -> None:
         if not self.joint:
             super()._fit_near(scaled, temperature)
             return
-        x, low, high = math.log(temperature), *(math.log(bound) for bound in self.bounds)
+        x, low, high = math.log(temperature), *(math.log(bound) for bound in self._limits)
         left, right = max(x - NEAR, low), min(x + NEAR, high)
         middle = x if left < x < right else (left + right) / 2
         loss = partial(self._loss, scaled)
@@ -188,7 +186,8 @@ class EnsembleTemperatureScaling(MixedTemperatureScaling):
         w = argmin −1/N Σ_i log p_i[label_i]    over w ≥ 0, w₁ + w₂ + w₃ = 1
 
     The problem in w is convex. Newton's method looks at every face of the simplex, and stops when the NLL is certain
-    to be within `tolerance` of its minimum. Like a temperature, the mixture keeps the order of the classes.
+    to be within `tolerance` of its minimum. Like a temperature, the mixture keeps the order of the classes. Logits c z
+    get the temperature c T, but softmax(c z) is another part of the mixture, unless w₂ = 0.
 
     Args:
         bounds: smallest and largest T.

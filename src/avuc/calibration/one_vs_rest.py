@@ -152,7 +152,8 @@ class IsotonicCalibration(OneVsRest):
     The same as `CalibratedClassifierCV(method="isotonic")` of scikit-learn: g is linear between the rows of the fit and
     constant outside. A probability can become exactly 0, which counts as 1e-12; the NLL of few rows suffers from that.
     With posterior samples each sample is a row, and each is mapped before the mean; to calibrate the mean itself, pass
-    `logits_from_probs(mean)`.
+    `logits_from_probs(mean)`. Scaled logits c z have other probabilities q, so their result is another; of huge logits
+    every q is 0 or 1: apply a temperature first.
 
     Learned attributes:
         lengths_, places_, values_: the number of points of each g, and the points, class after class.
@@ -182,8 +183,8 @@ class HistogramBinning(OneVsRest):
         p_k = g_k(q_k) / Σ_j g_j(q_j),    q = softmax(z)
         g_k(q) = share of label k among the rows whose q_k is in the same bin as q
 
-    A bin without rows keeps its middle. A share can be exactly 0, which counts as 1e-12. Posterior samples are treated
-    as by `IsotonicCalibration`.
+    A bin without rows keeps its middle. A share can be exactly 0, which counts as 1e-12. Posterior samples and
+    scaled logits are treated as by `IsotonicCalibration`.
 
     Args:
         bins: number of bins; with equal probabilities there are fewer.

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from avuc.calibration.scaled_logits import Derivatives
 
+Array = np.ndarray[Any, np.dtype[Any]]
 GOLDEN = (3 - math.sqrt(5)) / 2
+NEAR_END = 3  # grid points that count as near the end of the range
+# a minimum of a loss with jumps counts as an end of the range if log T is this close to that end
+NEAR_BOUND = 0.02
 
 
 class Minimum(NamedTuple):
@@ -116,6 +122,59 @@ def brent_minimum(f: Callable[[float], float], low: float, middle: float, high: 
             third, second, f_third, f_second = second, x, f_second, value
         elif value <= f_third or third in (best, second):
             third, f_third = x, value
+
+
+def grid_minimum(
+    loss: Callable[[float], float],
+    curve: tuple[Array, Array],
+    same: bool,
+    neutral: float,
+    tolerance: float,
+    *,
+    rough: bool = False,
+    jumps: bool = False,
+) -> Minimum:
+    """Minimise over log T: take the best point of a grid, and refine it with Brent's method.
+
+    Args:
+        loss: loss on all rows.
+        curve: temperatures of the grid, and losses there on some of the rows.
+        same: whether these are all rows.
+        neutral: the T of the result if all temperatures are equally good.
+        tolerance: precision of log T.
+        rough: whether the loss has small jumps, where rows cross a threshold. A minimum next to the end of the range
+            is then taken for the end, unless the loss at the end is clearly higher.
+        jumps: whether the loss consists of such jumps only; the same then holds for the last points of the grid.
+    """
+    temperatures, losses = curve
+    if np.ptp(losses) <= 1e-12 * abs(losses[0]):
+        # all temperatures are equally good
+        return Minimum(math.log(neutral), float(losses[0]), False)
+    x, best, end = np.log(temperatures).tolist(), int(np.argmin(losses)), len(losses) - 1
+    near_end = 0 if best <= NEAR_END else end if best >= end - NEAR_END else None
+    if jumps and near_end is not None and losses[near_end] - losses[best] <= 0.01 * np.ptp(losses):
+        return Minimum(x[near_end], loss(temperatures[near_end]), True)
+    if not same and loss(temperatures[best]) > loss(temperatures[middle_point := len(x) // 2]):
+        # the subsample is misleading
+        best = middle_point
+    tried = {best}
+    while True:
+        left, right = max(best - 1, 0), min(best + 1, end)
+        middle = x[best] if left < best < right else (x[left] + x[right]) / 2
+        minimum = brent_minimum(lambda t: loss(math.exp(t)), x[left], middle, x[right], tolerance / 3)
+        edge = left if minimum.x < middle else right
+        if rough and edge in (0, end) and abs(minimum.x - x[edge]) < NEAR_BOUND:
+            at_end = loss(temperatures[edge])
+            if at_end - minimum.value <= NEAR_BOUND * float(np.ptp(losses)):
+                return Minimum(x[edge], at_end, True)
+        if abs(minimum.x - x[edge]) > 10 * tolerance:
+            return minimum
+        if edge in (0, end):
+            return Minimum(x[edge], loss(temperatures[edge]), True)
+        if edge in tried:
+            return minimum
+        # the best point of the subsample is not next to the best point of all rows
+        tried.add(best := edge)
 
 
 def decreasing_root(

@@ -117,6 +117,11 @@ class ScaledLogits:
         self.impossible: Tensor = torch.isneginf(self._gap).all(dim=0)
 
     @property
+    def right(self) -> Tensor:
+        """Whether the label of each row (N,) has the largest logit of the first sample."""
+        return self._correct
+
+    @property
     def num_right(self) -> int:
         """Number of rows whose label has the largest logit of the first sample."""
         return int(self._correct.sum())
@@ -168,14 +173,11 @@ class ScaledLogits:
 
     def floored(self, temperature: float) -> Tensor:
         """Return which rows (N,) give their true class a probability below the floor at this temperature."""
-        # −log p_y is at most log C − gap/T; that is usually below the limit, so that no pass is needed
-        if self.samples == 1 and not bool((math.log(self.num_classes) - self._gap[0] / temperature > MOST_NLL).any()):
+        # −log p_y is at most log S C − gap/T of the best sample, usually below the limit, so that no pass is needed
+        most = math.log(self.samples * self.num_classes) - self._gap.amax(0) / temperature
+        if not bool((most > MOST_NLL).any()):
             return torch.zeros_like(self.impossible)
         return self.nll_rows(temperature) > MOST_NLL
-
-    def num_floored(self, temperature: float) -> int:
-        """Return how many rows are below the floor at this temperature, but not at every temperature."""
-        return int((self.floored(temperature) & ~self.impossible).sum())
 
     def nll(self, temperature: float) -> float:
         """Return the mean −log p_y, each at most `MOST_NLL`."""

@@ -13,18 +13,15 @@ from torch import Tensor
 
 from avuc.calibration.base import Array, Calibrator
 from avuc.calibration.inputs import are_numbers, without_overflow
-from avuc.calibration.scalar_search import Minimum, brent_minimum, newton_minimum
+from avuc.calibration.scalar_search import Minimum, grid_minimum, newton_minimum
+from avuc.calibration.scale import HIGHEST, LOWEST, MARGINS, has_events, is_doubtful, minimum_by_scale
 from avuc.calibration.scaled_logits import ScaledLogits
 from avuc.calibration.user_warnings import warn
 from avuc.core.errors import InputError
 from avuc.metrics.statistics import NLL_FLOOR
 
-# The default range. Where the likelihood still falls at its end, the wider range is searched.
-BOUNDS, WIDE_BOUNDS = (0.05, 20.0), (0.05e-4, 20e4)
-LEAST_EVENTS = 10  # right rows, and wrong rows, that the wider range needs: the rule of Peduzzi et al. 1996
-NEAR_END = 3  # grid points that count as near the end of the range
-# a minimum of a loss with jumps counts as an end of the range if log T is this close to that end
-NEAR_BOUND = 0.02
+# The default range. Where the likelihood still falls at its end, other ranges are searched, at most the widest.
+BOUNDS, WIDE_BOUNDS, WIDEST_BOUNDS = (0.05, 20.0), (0.05e-4, 20e4), (LOWEST * MARGINS[0], HIGHEST * MARGINS[1])
 # points of the coarse grid and of `curve_`; odd, so that T = 1 is one of them in the default range
 GRID_POINTS = 41
 # the grid uses all rows up to this many logits, and evenly spaced rows beyond
@@ -47,8 +44,9 @@ class TemperatureScaling(Calibrator):
 
     Args:
         objective: "nll", the only one here.
-        bounds: smallest and largest T. The default, 0.05 to 20, is left if the likelihood of one sample has its maximum
-            outside, as for logits that hardly differ, and at least 10 rows are right and 10 are wrong.
+        bounds: smallest and largest T. The default, 0.05 to 20, is left if the likelihood has its maximum outside, as
+            for logits that hardly differ or are huge: logits c z then get the temperature c T. With fewer than 10 right
+            or 10 wrong rows only a higher T is looked for: few mistakes are no reason for more confidence.
         tolerance: precision of log T.
 
     Learned attributes:
@@ -79,6 +77,7 @@ class TemperatureScaling(Calibrator):
 
     loss_: float
     n_evaluations_: float
+    _range: tuple[float, float] | None = None  # the range of the last search, if it is not `bounds`
 
     def __init__(
         self, objective: str = "nll", *, bounds: tuple[float, float] = BOUNDS, tolerance: float = 1e-6
@@ -109,38 +108,48 @@ class TemperatureScaling(Calibrator):
         return self.temperature_ == 1
 
     def _fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
-        minimum = self._fit_scaled(scaled := ScaledLogits.read(logits, labels, sample_weight))
-        if self._may_widen and (minimum.at_bound or scaled.num_floored(self.temperature_) >= LEAST_EVENTS):
-            minimum = self._wider(scaled, minimum)
-        self._warn_user(scaled, minimum.at_bound)
+        scaled = ScaledLogits.read(logits, labels, sample_weight)
+        self._warn_user(scaled, self._fit_scaled(scaled).at_bound)
 
     def _fit_scaled(self, scaled: ScaledLogits) -> Minimum:
-        if scaled.samples == 1:
-            minimum = self._newton(scaled)
-        else:
-            minimum = self._grid_and_brent(scaled.nll, scaled.subsample(GRID_ELEMENTS).nll)
+        self._range = None
+        minimum = self._search(scaled)
+        if self._may_widen and is_doubtful(scaled, minimum, self.curve_[1]):
+            plain = type(self) is TemperatureScaling and scaled.samples == 1
+            minimum = self._wider(scaled, minimum) if plain else minimum
+            if self._range is None:
+                minimum = minimum_by_scale(self, scaled, minimum, lambda: self._search(scaled))
         self._store(scaled, minimum)
         return minimum
 
+    def _search(self, scaled: ScaledLogits) -> Minimum:
+        """Return the minimum in the range of the search."""
+        if scaled.samples == 1:
+            return self._newton(scaled)
+        return self._grid_and_brent(scaled.nll, scaled.subsample(GRID_ELEMENTS).nll)
+
+    @property
+    def _limits(self) -> tuple[float, float]:
+        return self._range or self.bounds
+
     @property
     def _may_widen(self) -> bool:
-        return type(self) is TemperatureScaling and tuple(self.bounds) == BOUNDS
+        return tuple(self.bounds) == BOUNDS
 
     def _wider(self, scaled: ScaledLogits, minimum: Minimum) -> Minimum:
-        """Return the minimum in `WIDE_BOUNDS`; if there is none inside, return `minimum`, which is at a bound.
+        """Return the minimum in `WIDE_BOUNDS`; if there is none inside, return `minimum`.
 
         The mistakes of huge logits are at the floor at every T in `BOUNDS`, so the minimum there may not be the lowest.
         Without wrong rows T goes to 0, also if all of them are at the floor; so no more rows may reach the floor.
         """
-        if scaled.samples > 1 or min(scaled.num_right, scaled.rows - scaled.num_right) < LEAST_EVENTS:
+        if not has_events(scaled):
             return minimum
         wide = TemperatureScaling(bounds=WIDE_BOUNDS, tolerance=self.tolerance)
         other = wide._newton(scaled)
         floored = [int(scaled.floored(t).sum()) for t in (math.exp(other.x), 1.0)]
         if other.at_bound or other.value >= minimum.value * (1 - 1e-9) or floored[0] > floored[1]:
             return minimum
-        self.curve_ = wide.curve_
-        self._store(scaled, other)
+        self.curve_, self._range = wide.curve_, WIDE_BOUNDS
         return other
 
     def _fit_near(self, scaled: ScaledLogits, temperature: float) -> None:
@@ -188,7 +197,7 @@ class TemperatureScaling(Calibrator):
         return min((self._rounds(scaled, start, held, tolerance) for held in begin), key=lambda each: each.value)
 
     def _rounds(self, scaled: ScaledLogits, start: float, held: Tensor, tolerance: float) -> Minimum:
-        low, high = 1 / self.bounds[1], 1 / self.bounds[0]
+        low, high = 1 / self._limits[1], 1 / self._limits[0]
         for _ in range(ROUNDS):
             minimum = newton_minimum(partial(scaled.derivatives, floored=held), start, low, high, tolerance)
             start, before, held = minimum.x, held, scaled.floored(1 / minimum.x)
@@ -204,49 +213,14 @@ class TemperatureScaling(Calibrator):
         rough: bool = False,
         jumps: bool = False,
     ) -> Minimum:
-        """Minimise over log T: find the best point of a grid, then refine it with Brent's method.
-
-        Args:
-            loss: loss on all rows.
-            coarse: loss on some of the rows, for the grid.
-            rough: whether the loss has small jumps, where rows cross a threshold. A minimum next to the end of the
-                range is then taken for the end, unless the loss at the end is clearly higher.
-            jumps: whether the loss consists of such jumps only; the same then holds for the last points of the grid.
-        """
+        """Minimise over log T, and keep the curve of the grid; the arguments are those of `grid_minimum`."""
         temperatures = self._grid()
-        losses = np.array([coarse(t) for t in temperatures])
-        self.curve_ = (temperatures, losses)
-        if np.ptp(losses) <= 1e-12 * abs(losses[0]):
-            # all temperatures are equally good
-            return Minimum(math.log(self._neutral()), float(losses[0]), False)
-        x, best, end = np.log(temperatures).tolist(), int(np.argmin(losses)), len(losses) - 1
-        near_end = 0 if best <= NEAR_END else end if best >= end - NEAR_END else None
-        if jumps and near_end is not None and losses[near_end] - losses[best] <= 0.01 * np.ptp(losses):
-            return Minimum(x[near_end], loss(temperatures[near_end]), True)
-        if coarse != loss and loss(temperatures[best]) > loss(temperatures[neutral := len(x) // 2]):
-            # the subsample is misleading
-            best = neutral
-        tried = {best}
-        while True:
-            left, right = max(best - 1, 0), min(best + 1, end)
-            middle = x[best] if left < best < right else (x[left] + x[right]) / 2
-            minimum = brent_minimum(lambda t: loss(math.exp(t)), x[left], middle, x[right], self.tolerance / 3)
-            edge = left if minimum.x < middle else right
-            if rough and edge in (0, end) and abs(minimum.x - x[edge]) < NEAR_BOUND:
-                at_end = loss(temperatures[edge])
-                if at_end - minimum.value <= NEAR_BOUND * float(np.ptp(losses)):
-                    return Minimum(x[edge], at_end, True)
-            if abs(minimum.x - x[edge]) > 10 * self.tolerance:
-                return minimum
-            if edge in (0, end):
-                return Minimum(x[edge], loss(temperatures[edge]), True)
-            if edge in tried:
-                return minimum
-            # the best point of the subsample is not next to the best point of all rows
-            tried.add(best := edge)
+        self.curve_ = temperatures, np.array([coarse(t) for t in temperatures])
+        same = coarse == loss
+        return grid_minimum(loss, self.curve_, same, self._neutral(), self.tolerance, rough=rough, jumps=jumps)
 
     def _store(self, scaled: ScaledLogits, minimum: Minimum) -> None:
-        low, high = self.bounds if minimum.at_bound or not self._may_widen else WIDE_BOUNDS
+        low, high = self._limits
         self.temperature_: float = math.exp(minimum.x)
         # exp(log 20) is not 20
         for bound in (low, high):
@@ -287,14 +261,16 @@ class TemperatureScaling(Calibrator):
         return f"objective={self.objective!r}"
 
     def _grid(self) -> Array:
-        low, high = self.bounds
-        grid = np.exp(np.linspace(math.log(low), math.log(high), GRID_POINTS))
+        points, (low, high) = GRID_POINTS, self._limits
+        if self._range is not None:  # with points as near to each other; every second and fourth one are a grid, too
+            points = 8 * math.ceil(math.log(high / low) / math.log(BOUNDS[1] / BOUNDS[0]) * (GRID_POINTS - 1) / 8) + 1
+        grid = np.exp(np.linspace(math.log(low), math.log(high), points))
         grid[[0, -1]] = low, high
         return grid
 
     def _neutral(self) -> float:
         """Return T = 1, or the nearest T in the range: the result if all temperatures are equally good."""
-        return min(max(1.0, self.bounds[0]), self.bounds[1])
+        return min(max(1.0, self._limits[0]), self._limits[1])
 
     def _check_params(self) -> None:
         if self.objective not in self._objectives():
@@ -309,7 +285,7 @@ class TemperatureScaling(Calibrator):
 
     def _check_learned(self) -> None:
         super()._check_learned()
-        low, high = WIDE_BOUNDS if self._may_widen else self.bounds
+        low, high = WIDEST_BOUNDS if self._may_widen else self.bounds
         if not low <= self.temperature_ <= high:
             raise InputError(
                 f"calibrator JSON: temperature must be inside its bounds, {low:g} … {high:g}; found {self.temperature_}"

@@ -33,7 +33,8 @@ class VectorScaling(Calibrator):
 
     The ridge keeps plain temperature scaling if there are few rows, and it keeps the scales finite for separable data.
     Using log softmax(z) instead of z makes the result the same for logits and for logarithms of probabilities. Unlike a
-    temperature, vector scaling can change the predicted class.
+    temperature, vector scaling can change the predicted class. Logits c z get the temperature c T, but log softmax(c z)
+    is not c log softmax(z), so their probabilities differ a little.
 
     A class that no row is labelled as keeps plain temperature scaling (a = 1/T, b = 0), with a CalibrationWarning,
     because the likelihood alone would make it ever less probable. The other classes are then fitted on their

@@ -34,7 +34,7 @@ class VennAbersCalibration(OneVsRest):
     p₁ is the value at q of the isotonic regression of the rows of the fit and (q, 1), and p₀ that with (q, 0). Unlike
     plain isotonic regression it never gives a probability of 0. For two classes, one of p₀ and p₁ is calibrated for
     any distribution of the data (the inductive form of the method). The results are those of the library venn-abers
-    with `va_type="one_vs_all"`. Posterior samples are treated as by `IsotonicCalibration`.
+    with `va_type="one_vs_all"`. Posterior samples and scaled logits are treated as by `IsotonicCalibration`.
 
     Args:
         spacing: log-odds of q are rounded to multiples of it first, which limits time and size; 0: no rounding.

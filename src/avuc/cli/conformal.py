@@ -27,6 +27,7 @@ from avuc.cli.guarantees import (
 )
 from avuc.cli.inputs import groups_of
 from avuc.cli.outputs import console_for
+from avuc.cli.padding import Padding
 from avuc.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -233,24 +234,28 @@ def _sets_job(
 
     file = read_applied(args, console)
     predictions = in_order(console, file, fitted)
-    sets = fitted.predict_sets(predictions).cpu().numpy()
+    padding = Padding.of(file)
+    sets = padding.separately(fitted.predict_sets, predictions).cpu().numpy()
     size, names = sets.sum(1), _names(fitted)
-    document["applied"] = {"rows": len(sets), "mean_size": float(size.mean()), "empty": int((size == 0).sum())}
+    known = padding.real(size)
+    document["applied"] = {"rows": len(known), "mean_size": float(known.mean()), "empty": int((known == 0).sum())}
+    document["applied"] |= padding.count
     lines.append(
-        f"{args.apply}: {size.mean():.2f} classes per set; {100 * (size == 1).mean():.1f} % of the sets have one "
-        f"class, {100 * (size == 0).mean():.1f} % have none."
+        f"{args.apply}: {known.mean():.2f} classes per set; {100 * (known == 1).mean():.1f} % of the sets have one "
+        f"class, {100 * (known == 0).mean():.1f} % have none.{padding.remark}"
     )
     if args.to.lower().endswith(".npz"):
         from avuc.evaluation.files.row_groups import positions
 
         shape = positions(file)
-        return arrays_job({"sets": sets.reshape(*shape, -1), "size": size.reshape(shape), "class_names": names})
+        arrays = {"sets": sets.reshape(*shape, -1), "size": size.reshape(shape), "class_names": names}
+        return arrays_job(arrays | padding.array(shape))
     if parted := next((name for name in names if "|" in name), None):
         raise InputError(
             f"{args.to}: the class {parted!r} has a '|', which stands between the classes of a set; write .npz instead"
         )
     rows = [(row, len(each), "|".join(each)) for row, each in enumerate(sets_as_names(sets, tuple(names)))]
-    return table_job(args.to, ("row", "size", "set"), rows)
+    return table_job(args.to, *padding.table(("row", "size", "set"), rows))
 
 
 COMMAND = Command(

@@ -179,16 +179,20 @@ def read_file(args: Namespace) -> ScoreFile:
 def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreFile:
     """Read a second file (--apply) with the same number of classes; it needs no labels."""
     from avuc.evaluation.files import read_scores
+    from avuc.evaluation.files.names import MARK
 
-    other = read_scores(path, like=first, **_content(args, labels=False))
+    marked = {"padding": MARK, "ignore_index": args.ignore_index}
+    other = read_scores(path, like=first, **_content(args, labels=False), **marked)
     return _same_classes(args, path, _as_said(args, other), first, why)
 
 
-def read_unlabelled(args: Namespace) -> ScoreFile:
-    """Read FILE into memory without its labels."""
+def read_unlabelled(args: Namespace, **more: Any) -> ScoreFile:
+    """Read FILE into memory without its labels, which only mark its padding; `more` is options of `read_scores`."""
     from avuc.evaluation.files import read_scores
+    from avuc.evaluation.files.names import MARK
 
-    options = {"labels_key": args.labels_key, "classes": args.classes} | _content(args, labels=False)
+    named = {"labels_key": args.labels_key, "classes": args.classes, "padding": MARK}
+    options = named | _content(args, labels=False) | more
     return _as_said(args, read_scores(args.file, **options))
 
 

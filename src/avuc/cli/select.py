@@ -27,6 +27,7 @@ from avuc.cli.guarantees import (
 )
 from avuc.cli.inputs import groups_of
 from avuc.cli.outputs import console_for
+from avuc.cli.padding import Padding
 
 if TYPE_CHECKING:
     from avuc.conformal.selective import SelectiveCheck, SelectiveClassifier
@@ -168,16 +169,19 @@ def _answers_job(args: Namespace, console: Console, fitted: Any, document: dict[
     answered, predicted = fitted.answers(predictions).cpu().numpy(), predictions.predicted.cpu().numpy()
     score = getattr(predictions, fitted.score).cpu().numpy()
     names = list(fitted.class_names_ or map(str, range(fitted.num_classes_)))
-    document["applied"] = {"rows": len(answered), "answered": int(answered.sum())}
-    lines.append(f"{args.apply}: {100 * answered.mean():.1f} % of {len(answered):,} rows are answered.")
+    padding = Padding.of(file)
+    known = padding.real(answered)
+    document["applied"] = {"rows": len(known), "answered": int(known.sum())} | padding.count
+    lines.append(f"{args.apply}: {100 * known.mean():.1f} % of {len(known):,} rows are answered.{padding.remark}")
     if args.to.lower().endswith(".npz"):
         arrays = {"answered": answered, "predicted": predicted, fitted.score: score}
         from avuc.evaluation.files.row_groups import positions
 
         shape = positions(file)
-        return arrays_job({name: each.reshape(shape) for name, each in arrays.items()} | {"class_names": names})
+        dense = {name: each.reshape(shape) for name, each in arrays.items()} | padding.array(shape)
+        return arrays_job(dense | {"class_names": names})
     rows = [(row, names[predicted[row]] if answered[row] else "", f"{score[row]:.9g}") for row in range(len(answered))]
-    return table_job(args.to, ("row", "answer", fitted.score), rows)
+    return table_job(args.to, *padding.table(("row", "answer", fitted.score), rows))
 
 
 COMMAND = Command(

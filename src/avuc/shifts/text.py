@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ Changed = TypeVar("Changed")
 ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 TYPO_RATES = (0.02, 0.05, 0.1, 0.15, 0.25)  # share of letters, severities 1 to 5
 DROP_RATES = (0.1, 0.2, 0.3, 0.4, 0.6)  # share of words
+WORD = re.compile(r"\S+")  # the words of str.split
 
 
 def _neighbours() -> dict[str, str]:
@@ -50,6 +52,9 @@ def typos(texts: Sequence[str], severity: int, generator: torch.Generator) -> li
 def word_dropout(texts: Sequence[str], severity: int, generator: torch.Generator) -> list[str]:
     """Return sentences without some of their words; at least one word stays.
 
+    Words stand between any white space, as for `str.split`. The space between two words that stay is kept if it is more
+    than ASCII, such as a no-break space; ASCII white space becomes one space.
+
     Args:
         texts: the sentences.
         severity: 1 to 5: a word is dropped with probability 0.1, 0.2, 0.3, 0.4 or 0.6.
@@ -79,14 +84,28 @@ def kept_words(texts: Sequence[str], severity: int, generator: torch.Generator) 
 
 
 def only_words(texts: Sequence[str], indices: Sequence[Sequence[int]]) -> list[str]:
-    """Return sentences that have only the words at these indices.
+    """Return sentences that have only the words at these indices, which ascend; white space as in `word_dropout`.
 
     >>> only_words(["one two three"], [[0, 2]])
     ['one three']
     """
-    return [
-        " ".join(words[index] for index in chosen) for words, chosen in zip(map(str.split, texts), indices, strict=True)
-    ]
+    return [_with_spaces(text, chosen) for text, chosen in zip(texts, indices, strict=True)]
+
+
+def _with_spaces(text: str, chosen: Sequence[int]) -> str:
+    words = text.split()
+    if text.isascii() or not chosen:
+        return " ".join(words[index] for index in chosen)
+    first, *between, last = ("" if space.isascii() else space for space in WORD.split(text))
+    parts = [first if chosen[0] == 0 else ""]
+    for index, following in zip(chosen, [*chosen[1:], None], strict=True):
+        parts.append(words[index])
+        if following is not None:  # where words are missing, a plain space wins
+            gap = between[index:following]
+            parts.append(gap[0] if all(gap) else " ")
+        elif index == len(words) - 1:
+            parts.append(last)
+    return "".join(parts)
 
 
 TEXT_SHIFTS: dict[str, Callable[[Sequence[str], int, torch.Generator], list[str]]] = {

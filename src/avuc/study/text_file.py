@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from avuc.core.errors import InputError
 from avuc.core.files import read_text
+from avuc.core.quotes import plain_rows, quotes_are_text, tables_rows
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 MOST_BYTES = 1 << 30
@@ -43,21 +45,16 @@ def read_sentences(
         relative = isinstance(error, FileNotFoundError) and not Path(path).is_absolute()
         remedy = f"; paths of files start in the working directory, {Path.cwd()}" if relative else ""
         raise InputError(f"{path}: the sentences cannot be read ({reason}){remedy}") from error
-    try:
-        delimiter = DELIMITERS[Path(path).suffix.lower()]
-        table = csv.DictReader(lines, delimiter=delimiter, strict=True)
-        rows = list(table)
-    except csv.Error as error:
-        raise InputError(f"{path}: not a table ({error})") from error
-    columns = [str(name) for name in table.fieldnames or ()] if rows else []
+    delimiter = DELIMITERS[Path(path).suffix.lower()]
+    numbers = {name: number for number, name in enumerate(class_names)}
+    if not any(name.isdigit() for name in class_names):  # names like "1" and "2" would be confused with numbers
+        numbers |= {str(number): number for number in range(num_classes)}
+    columns, rows = _table(path, lines, delimiter, numbers.keys())
     text, label = _only(columns, TEXT_NAMES, path), _only(columns, LABEL_NAMES, path) if labelled else None
     if text is None or (labelled and label is None):
         listed = ", ".join(repr(name) for name in columns) or "no rows"
         raise InputError(f"{path}: the first line must name the columns 'text' and 'label'; found {listed}")
     texts, labels = [], []
-    numbers = {name: number for number, name in enumerate(class_names)}
-    if not any(name.isdigit() for name in class_names):  # names like "1" and "2" would be confused with numbers
-        numbers |= {str(number): number for number in range(num_classes)}
     for row_number, row in enumerate(rows, start=2):
         if any(row.get(None) or ()):  # the label would be a piece of the sentence
             raise InputError(
@@ -73,6 +70,24 @@ def read_sentences(
         texts.append(row[text])
         labels.append(numbers[label_text] if labelled else -1)
     return texts, labels
+
+
+def _table(path: str, lines: io.StringIO, delimiter: str, labels: Collection[str]) -> tuple[list[str], list[Any]]:
+    """Return the columns, and each row by column; no columns if there are no rows."""
+
+    def again() -> io.StringIO:
+        lines.seek(0)
+        return lines
+
+    try:
+        header = next(csv.reader(again(), delimiter=delimiter, strict=True), [])
+        if quotes_are_text(again, delimiter, len(header), tables_rows(delimiter, labels.__contains__)):
+            rows = [dict(zip(header, cells, strict=True)) for _, cells in plain_rows(again(), delimiter)][1:]
+        else:
+            rows = list(csv.DictReader(again(), delimiter=delimiter, strict=True))
+    except (csv.Error, ValueError) as error:
+        raise InputError(f"{path}: not a table ({error})") from error
+    return (header if rows else []), rows
 
 
 def _only(columns: Sequence[str], names: Sequence[str], path: str) -> str | None:

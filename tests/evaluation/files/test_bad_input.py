@@ -384,7 +384,7 @@ def test_doubled_names(tmp_path, refused):
         ("label,a,b\n,1,2\n", "some rows have no label"),
         ("\nlabel,a,b\n0,1,2\n", "first line is empty"),
         ("0,1,1\n0,1,2\n", "no header line"),
-        ('label,a,b\n0,1,"2\n', "not a readable .csv"),
+        ('label,a,b\n0,1,"2\n', "column 'b' contains text"),
         ("label,a,b\n0,\x00,2\n", "not a readable .csv"),
         ("label,name,b\n0,Bob,2\n", "'Bob'"),
         ("label;a;b\n0;0,5;2\n", "unclear whether 'a', 'b' are the scores"),

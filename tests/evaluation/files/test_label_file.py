@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -72,6 +73,26 @@ def test_other_ids_are_refused(tmp_path, refused, suffix, ids):
     theirs = np.arange(300) + 5 if ids == "others" else np.arange(300) // 2
     other = write(tmp_path / f"b{suffix}", {"label": LABELS, "id": theirs})
     assert "column 'id' does not contain the same ids" in refused(path, "--labels", str(other), where=other)
+
+
+@pytest.mark.parametrize("first", TABLES)
+@pytest.mark.parametrize("second", TABLES)
+def test_an_index_with_repeats_does_not_hide_the_ids(tmp_path, refused, first, second):
+    """The index of pandas after `concat`, with and without a column of ids."""
+    index = np.arange(300) % 150
+    parts = {f"logits_{name}": LOGITS[:, k] for k, name in enumerate(NAMES)}
+
+    def saved(name, columns, rows):
+        frame = pd.DataFrame(columns, index=index).iloc[rows]
+        frame.to_csv(tmp_path / name) if name.endswith(".csv") else frame.to_parquet(tmp_path / name)
+        return tmp_path / name
+
+    path = saved(f"a{first}", parts | {"sample_id": np.arange(300)}, slice(None))
+    other = saved(f"b{second}", {"label": LABELS, "sample_id": np.arange(300)}, ORDER)
+    assert read_scores(path, labels=other).labels.tolist() == LABELS.tolist()
+    path, other = saved(f"c{first}", parts, slice(None)), saved(f"d{second}", {"label": LABELS}, ORDER)
+    if first == second:  # else the index has two names
+        assert "does not contain the same ids" in refused(path, "--labels", str(other), where=other)
 
 
 def test_ids_that_disagree_are_refused(tmp_path, refused):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 import warnings
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +16,21 @@ from typing import Any, TextIO
 import numpy as np
 from torch import Tensor
 
+from avuc.core.errors import InputError
+from avuc.core.quotes import plain_rows, quotes_are_text, tables_rows
 from avuc.evaluation.files.choose_columns import choose_columns
 from avuc.evaluation.files.columns import index_labels, is_number, whole_text
-from avuc.evaluation.files.csv_header import MAX_LINE, REMEDY, check_header, find_delimiter, first_line, read_text_table
+from avuc.evaluation.files.csv_header import (
+    MAX_LINE,
+    REMEDY,
+    check_header,
+    find_delimiter,
+    first_line,
+    header_cells,
+    read_text_table,
+)
 from avuc.evaluation.files.messages import file_error, number_hint, quoted
-from avuc.evaluation.files.names import EXACT_RANGE, Named, RawScores, ReadOptions, check_size
+from avuc.evaluation.files.names import EXACT_RANGE, MARK, Named, RawScores, ReadOptions, check_size
 
 # rows that are read to find out what a column contains
 HEAD_ROWS = 256
@@ -55,8 +64,10 @@ def read_csv(path: Path, options: ReadOptions) -> RawScores:
         raw.notes.append(COMMA_NOTE)
     if columns.label is not None:
         raw.labels_from = f"column {columns.label!r}"
-    if columns.label is not None and options.needs_labels:
-        raw.labels, raw.labels_named = label.numbers(path, columns.class_names, f"column {columns.label!r}")
+    # labels that only mark padding are not needed
+    with suppress(*[InputError] * (not options.needs_labels)):
+        if columns.label is not None and (options.needs_labels or options.padding == MARK):
+            raw.labels, raw.labels_named = label.numbers(path, columns.class_names, f"column {columns.label!r}")
     return raw
 
 
@@ -70,11 +81,14 @@ def write_csv(source: Path, destination: Path, raw: RawScores, scores: Tensor) -
     """Write the table again, line by line, with new numbers in the score columns."""
     table = _Table.open(source, ReadOptions(max_gb=2**30))
     positions, comma = [table.position[name] for name in raw.keys], table.uses_comma(raw.keys)
+    # quotes that are a part of a text stay as they are
+    quoting: Any = {"quoting": csv.QUOTE_NONE, "quotechar": None} if table.plain else {}
     with (
         source.open(encoding="utf-8-sig", newline="") as lines,
         destination.open("w", encoding="utf-8", newline="") as out,
     ):
-        reader, writer = csv.reader(lines, delimiter=table.delimiter), csv.writer(out, delimiter=table.delimiter)
+        reader = csv.reader(lines, delimiter=table.delimiter, **quoting)
+        writer = csv.writer(out, delimiter=table.delimiter, **quoting)
         writer.writerow(next(reader))
         rows = (row for row in reader if row)  # a blank line is not a sample
         for row, values in zip(rows, scores, strict=True):
@@ -117,7 +131,7 @@ class _Table:
             )
         delimiter = find_delimiter(path, line)
         check_size(path, "the header", TEXT_BYTES * (line.count(delimiter) + 1), options.limit)
-        header = read_text_table(path, lambda: next(csv.reader(io.StringIO(line), delimiter=delimiter, strict=True)))
+        header = read_text_table(path, lambda: header_cells(line, delimiter))
         names = [name.strip() for name in header]
         check_header(path, names)
         return cls(path, names, delimiter, options.limit)
@@ -126,6 +140,13 @@ class _Table:
     def position(self) -> dict[str, int]:
         """The index of each column."""
         return {name: index for index, name in enumerate(self.names)}
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether double quotes are a part of the texts, so that every line is a row."""
+        are_rows = tables_rows(self.delimiter, lambda cell: is_number(cell.strip()) or is_comma_number(cell.strip()))
+        shape = self.delimiter, len(self.names)
+        return read_text_table(self.path, lambda: quotes_are_text(self._text_lines, *shape, are_rows))
 
     @cached_property
     def head(self) -> list[list[str]]:
@@ -171,7 +192,7 @@ class _Table:
         """Return (rows, len(names)) numbers of these columns."""
         positions = [self.position[name] for name in names]
         try:
-            return _load_numbers(self.path, positions, self.delimiter, rows, dtype, self.uses_comma(names))
+            return self._load_numbers(positions, rows, dtype, self.uses_comma(names))
         except ValueError as error:
             read_text_table(self.path, lambda: self._check_numbers(names))
             reason = str(error).splitlines()[0][:200]
@@ -191,17 +212,39 @@ class _Table:
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the number of each line after the header, and its cells."""
+        rows = plain_rows(self._text_lines(), self.delimiter) if self.plain else self._quoted_rows()
+        next(rows)
+        for line, row in rows:
+            if len(row) != len(self.names):
+                raise ValueError(f"line {line} has {len(row)} cells, but the header has {len(self.names)}")
+            yield line, row
+
+    def _quoted_rows(self) -> Iterator[tuple[int, list[str]]]:
+        reader = csv.reader(self._text_lines(), delimiter=self.delimiter, strict=True)
+        yield from ((reader.line_num, row) for row in reader if row)
+
+    def _text_lines(self) -> Iterator[str]:
         with self.path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(_bounded(file, self.delimiter, len(self.names)), delimiter=self.delimiter, strict=True)
-            next(reader)
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(self.names):
-                    raise ValueError(
-                        f"line {reader.line_num} has {len(row)} cells, but the header has {len(self.names)}"
-                    )
-                yield reader.line_num, row
+            yield from _bounded(file, self.delimiter, len(self.names))
+
+    def _load_numbers(self, positions: list[int], rows: int, dtype: Any, comma: bool) -> np.ndarray:
+        with self.path.open(encoding="utf-8-sig", newline="") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # warnings about blank lines
+            lines: Iterator[str] = file
+            if self.plain:
+                lines = (self.delimiter.join([row[p] for p in positions]) for _, row in self._lines())
+            return np.loadtxt(
+                # a point in a number with a decimal comma separates thousands: it must not be read as 1.5
+                (line.translate(COMMA_TO_POINT) for line in lines) if comma else lines,
+                dtype=dtype,
+                delimiter=self.delimiter,
+                quotechar=None if self.plain else '"',
+                comments=None,
+                skiprows=0 if self.plain else 1,
+                ndmin=2,
+                usecols=None if self.plain else positions,
+                max_rows=rows,
+            )
 
     def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, Named]:
         return self.column(name).numbers(self.path, classes, where)
@@ -236,6 +279,11 @@ class _Table:
     def text(self, name: str) -> str:
         return next((row[self.position[name]] for row in self.head if row[self.position[name]]), "")
 
+    def texts(self, name: str) -> list[str]:
+        """Return the cells of a column as they are, without spaces around them."""
+        position = self.position[name]
+        return read_text_table(self.path, lambda: [row[position].strip() for _, row in self._lines()])
+
     def rows(self, names: Sequence[str]) -> np.ndarray:
         positions = [self.position[name] for name in names]
         commas = [self._has_comma(name) for name in names]
@@ -259,25 +307,6 @@ def _bounded(file: TextIO, delimiter: str, width: int) -> Iterator[str]:
         if cells > width and '"' not in line:
             raise ValueError(f"line {number} has {cells} cells, but the header has {width}")
         yield line
-
-
-def _load_numbers(
-    path: Path, positions: list[int], delimiter: str, rows: int, dtype: Any, comma: bool = False
-) -> np.ndarray:
-    with path.open(encoding="utf-8-sig", newline="") as lines, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings about blank lines
-        return np.loadtxt(
-            # a point in a number with a decimal comma separates thousands: it must not be read as 1.5
-            (line.translate(COMMA_TO_POINT) for line in lines) if comma else lines,
-            dtype=dtype,
-            delimiter=delimiter,
-            quotechar='"',
-            comments=None,
-            skiprows=1,
-            ndmin=2,
-            usecols=positions,
-            max_rows=rows,
-        )
 
 
 def is_comma_number(text: str) -> bool:

@@ -47,6 +47,14 @@ def first_line(path: Path) -> str:
     return line
 
 
+def header_cells(line: str, delimiter: str) -> list[str]:
+    """Return the cells of the header line."""
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise ValueError(f"line 1: {error}") from None
+
+
 def _split_by_spaces(path: Path, header: str) -> bool:
     """Return whether the second line has as many words as the header, most of them numbers."""
 

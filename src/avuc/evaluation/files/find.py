@@ -99,7 +99,7 @@ def find_scores(
     needs_labels: bool = True,
     classes: Sequence[str] | None = None,
     in_blocks: bool = False,
-    padding: bool = False,
+    padding: bool | str = False,
 ) -> RawScores:
     """Return the unchecked scores and labels of a file; with `in_blocks`, as sources that read the file later.
 
@@ -235,8 +235,12 @@ def add_labels(
 def _match_rows(
     path: Path, labels: Path, scores: LabelTable, table: LabelTable, shared: list[str]
 ) -> tuple[np.ndarray, str] | None:
-    """Return for each row of scores the row of its label, and the id column; None if the order is the same."""
+    """Return for each row of scores the row of its label, and the id column; None if the order is the same.
+
+    Row numbers that occur twice, such as the index of pandas after `concat`, name no row: then another column must.
+    """
     known: tuple[np.ndarray, str] | None = None
+    unclear: list[str] = []
     for name in shared:
         ours, theirs = scores.cells(name), table.cells(name)
         if ours is not None and theirs is not None and set(ours) != set(theirs):
@@ -253,12 +257,24 @@ def _match_rows(
             known, same = known or (order, name), True
         else:
             same = ours == theirs or not _is_id(name)
-        if not same:
-            problem = f"column {name!r} does not contain the same ids as in {path.name!r}, each once"
-            raise file_error(labels, problem, "save the ids of the same rows in both files, or in only one of them")
+        if not same and name.lower() != "id" and is_row_number(name) and _repeats(ours, theirs):
+            unclear.append(name)
+        elif not same:
+            raise _other_ids(path, labels, name)
+    if unclear and known is None:
+        raise _other_ids(path, labels, unclear[0])
     if known is None or np.array_equal(known[0], np.arange(len(known[0]))):
         return None
     return known
+
+
+def _repeats(*columns: list[str] | None) -> bool:
+    return any(column is not None and len(set(column)) < len(column) for column in columns)
+
+
+def _other_ids(path: Path, labels: Path, name: str) -> InputError:
+    problem = f"column {name!r} does not contain the same ids as in {path.name!r}, each once"
+    return file_error(labels, problem, "save the ids of the same rows in both files, or in only one of them")
 
 
 def _is_id(name: str) -> bool:

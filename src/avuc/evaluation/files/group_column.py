@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from avuc.core.errors import NoColumnError
-from avuc.evaluation.files.csv_header import find_delimiter, first_line
+from avuc.evaluation.files.csv import open_csv
 from avuc.evaluation.files.messages import file_error, listing
+from avuc.evaluation.files.names import ReadOptions
 
 
 def read_groups(path: str | Path, name: str, rows: int) -> np.ndarray[Any, np.dtype[Any]]:
@@ -42,13 +42,9 @@ def read_groups(path: str | Path, name: str, rows: int) -> np.ndarray[Any, np.dt
 
 
 def _table(file: Path, name: str) -> tuple[Any, list[str]]:
-    with file.open(newline="", encoding="utf-8-sig") as lines:
-        reader = csv.reader(lines, delimiter=find_delimiter(file, first_line(file)))
-        names = [cell.strip() for cell in next(reader, [])]  # spaces around cells do not count
-        if name.strip() not in names:
-            return None, names
-        index = names.index(name.strip())
-        return np.array([row[index] if index < len(row) else "" for row in reader if row]), names
+    with open_csv(file, ReadOptions(max_gb=2**30)) as table:
+        known = name.strip() in table.names  # spaces around cells do not count
+        return (np.array(table.texts(name.strip())) if known else None), table.names
 
 
 def _npz(file: Path, name: str) -> tuple[Any, list[str]]:

@@ -24,6 +24,7 @@ MORE_LABEL_NAMES = (
     "label_ids",  # the name in Trainer.predict of Transformers
 )
 MAX_GB = 8.0
+MARK = "mark"  # rows of padding are kept and marked
 # float32 stores numbers up to this size to 4 decimals; rows of larger logits are shifted before conversion
 EXACT_RANGE = 512.0
 
@@ -38,7 +39,8 @@ class ReadOptions:
     columns: str | Sequence[str] | None = None  # score columns of a table, in class order
     prefer: Sequence[str] = ()  # used like `columns` if the table has all of them
     needs_labels: bool = True  # False: labels come from another file or are not used
-    padding: bool = False  # whether labels that are not needed are read, because they mark padding
+    # whether labels that are not needed are read, because they mark padding; those of tables only for `MARK`
+    padding: bool | str = False
     classes: Sequence[str] | None = None  # names of the classes in the order of the scores
     in_blocks: bool = False  # return `avuc.evaluation.files.sources.Source`s instead of arrays
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from avuc.core.tasks import not_ignored
 from avuc.evaluation.files.class_order import order_classes
 from avuc.evaluation.files.find import TEXT_TABLES, HasScoreNames, file_errors, find_scores
-from avuc.evaluation.files.layout import Layout
 from avuc.evaluation.files.messages import file_error
-from avuc.evaluation.files.names import RawScores, ReadOptions, check_class_names, check_size, memory_bytes
+from avuc.evaluation.files.names import MARK, RawScores, ReadOptions, check_class_names, check_size, memory_bytes
+from avuc.evaluation.files.padding import marks_padding, scores_with_padding
 from avuc.evaluation.files.reading import Reading
 from avuc.evaluation.files.score_file import BLOCK, ScoreFile, ScoreStream, blocks_of
 from avuc.evaluation.files.sources import ArraySource, Source, counted_along
@@ -45,7 +45,7 @@ def read_scores(
     class_dim: int | None = None,
     ignore_index: int | None = None,
     positive: str | None = None,
-    padding: bool = False,
+    padding: bool | str = False,
 ) -> ScoreFile:
     """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet, .csv or .tsv into memory.
 
@@ -69,6 +69,7 @@ def read_scores(
         ignore_index: label of rows that are left out (default: −100 for dense scores, else no row is left out).
         positive: label of the class that one number per row stands for (default: 1, or the second in the alphabet).
         padding: with `needs_labels=False`, still leave out positions of dense scores with the label `ignore_index`.
+            "mark": keep these positions, or rows if `ignore_index` is given, and mark them in `ScoreFile.ignored`.
 
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +101,7 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
     raw.scores = torch.as_tensor(raw.scores)
     raw.labels = None if raw.labels is None else torch.as_tensor(raw.labels)
     raw.layout = layout = reading.layout(path, raw, needs_labels)
-    scores, labels, positions = layout.rows(raw.scores), None, None
+    scores, labels, positions, ignored = layout.rows(raw.scores), None, None, None
     if raw.labels is not None and needs_labels:
         total = scores.shape[-2]
         scores, labels = layout.kept(scores, raw.labels.reshape(-1))
@@ -109,16 +110,21 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
             positions = not_ignored(raw.labels.reshape(-1), layout.ignore).nonzero()[:, 0]
             raw.keep(positions)
         _check_classes(path, raw, [(scores, labels)])
-    elif _marks_padding(raw, reading, layout):
-        positions = not_ignored(raw.labels.reshape(-1), layout.ignore).nonzero()[:, 0]
-        _note_left_out(path, raw, scores.shape[-2], scores.shape[-2] - len(positions))
-        scores = scores[..., positions, :]
+    elif marks_padding(raw, reading, layout):
+        kept = not_ignored(raw.labels.reshape(-1), layout.ignore)
+        if reading.padding == MARK:
+            ignored = ~kept
+        else:
+            positions = kept.nonzero()[:, 0]
+            _note_left_out(path, raw, scores.shape[-2], scores.shape[-2] - len(positions))
+            scores = scores[..., positions, :]
     dtype = scores.dtype if scores.is_floating_point() else torch.float32
     raw.scores, raw.labels = None, None
-    decision = reading.decide(path, raw, Summary.of(scores, labels))
+    known = scores if ignored is None else scores[..., ~ignored, :]
+    decision = reading.decide(path, raw, Summary.of(known, labels))
     return ScoreFile(
         path=path,
-        scores=decision.scores(scores),
+        scores=decision.scores(scores) if ignored is None else scores_with_padding(scores, decision, ignored),
         labels=None if labels is None else decision.labels(labels),
         kind=decision.kind,
         scores_from=raw.scores_from,
@@ -132,23 +138,17 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
         expected_entropy=raw.expected_entropy,
         places=positions,
         label_numbers=None if labels is None or raw.labels_named else decision.numbers(layout.flat[-1]),
+        ignored=ignored,
     )
 
 
 def _check_ignored(path: Path, raw: RawScores, reading: Reading) -> None:
     """Raise for names as labels with --ignore-index: it would leave out the class of that number."""
+    if raw.labels_named and reading.padding == MARK:
+        raw.labels, raw.labels_named = None, False
     if raw.labels_named and reading.ignore_index is not None:
         problem = f"labels from {raw.labels_from} are names, but --ignore-index {reading.ignore_index} is a number"
         raise file_error(path, problem, "leave it out, and remove the rows without a class")
-
-
-def _marks_padding(raw: RawScores, reading: Reading, layout: Layout) -> bool:
-    """Return whether labels that are not needed mark some positions of dense scores, but not all, as padding."""
-    if not reading.padding or raw.labels is None or not layout.dense or math.prod(raw.labels.shape) != layout.flat[-2]:
-        return False
-    blocks = raw.labels.blocks(BLOCK) if hasattr(raw.labels, "blocks") else [raw.labels]
-    kept = sum(int(not_ignored(block, layout.ignore).sum()) for block in blocks)
-    return 0 < kept < layout.flat[-2]
 
 
 def _note_left_out(path: Path, raw: RawScores, total: int, left_out: int) -> None:
@@ -250,7 +250,7 @@ def open_scores(
             return whole()
         raw.scores = counted_along(raw.scores, layout.row_axis)
         raw.labels = None if raw.labels is None else counted_along(raw.labels, 0)
-        if not (needs_labels or _marks_padding(raw, reading, layout)):
+        if not (needs_labels or marks_padding(raw, reading, layout)):
             raw.labels = None
         _check_memory(file, raw, memory, ReadOptions(max_gb=max_gb).limit)
         if raw.labels is not None and needs_labels:

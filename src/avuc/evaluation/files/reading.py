@@ -28,7 +28,8 @@ class Reading:
     ignore_index: int | None = None
     positive: str | None = None
     like: Layout | None = None  # layout of another file of the same model
-    padding: bool = False  # whether labels that are not needed mark positions of dense scores to leave out
+    # whether labels that are not needed mark positions of dense scores to leave out; `MARK`: any rows, which stay
+    padding: bool | str = False
 
     def check(self, path: Path) -> None:
         if self.kind not in KINDS:

@@ -46,6 +46,7 @@ class ScoreFile:
         expected_entropy: (N) mean entropy of these draws, if it is known.
         places: (N) numbers of the rows in the file, if some were left out; None: all rows.
         label_numbers: the label of each class, if the labels in the file are numbers.
+        ignored: (N) bool, rows that labels which are not needed mark as padding; None: no row.
 
     >>> import tempfile, numpy as np
     >>> from avuc.evaluation.files import read_scores
@@ -71,6 +72,7 @@ class ScoreFile:
     expected_entropy: Tensor | None = None
     places: Tensor | None = None
     label_numbers: tuple[int, ...] | None = None
+    ignored: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
