@@ -134,16 +134,29 @@ def _network(draw: Draw, bases: dict[int, tuple[nn.Module, Shapes]], example: In
     if id(with_weights.key) not in bases:
         bases[id(with_weights.key)] = (copy.deepcopy(with_weights.build()).eval(), {})
     net = private_copy(bases[id(with_weights.key)][0])
-    parameters: dict[int, nn.Parameter] = {}  # one parameter for a weight with several names
+    places = _places(net)
     for name, value in with_weights.weights.items():
-        owner, _, leaf = name.rpartition(".")
-        layer = net.get_submodule(owner)
-        if leaf in layer._parameters:
-            known = parameters.setdefault(value.data_ptr(), nn.Parameter(value.detach().clone(), requires_grad=False))
-            layer._parameters[leaf] = known
-        else:
-            layer._buffers[leaf] = value.detach().clone()
+        fixed = value.detach().clone()
+        for layer, leaf in places[name]:
+            if leaf in layer._parameters:
+                fixed = fixed if isinstance(fixed, nn.Parameter) else nn.Parameter(fixed, requires_grad=False)
+                layer._parameters[leaf] = fixed
+            else:
+                layer._buffers[leaf] = fixed
     return net
+
+
+def _places(net: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Return by name every layer and attribute that holds a weight or buffer: a tied one has several places.
+
+    Some samples, such as those of SWAG, name a tied weight only once.
+    """
+    tensors = [*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)]
+    together: dict[int, list[tuple[nn.Module, str]]] = {}
+    for name, tensor in tensors:
+        owner, _, leaf = name.rpartition(".")
+        together.setdefault(id(tensor), []).append((net.get_submodule(owner), leaf))
+    return {name: together[id(tensor)] for name, tensor in tensors}
 
 
 def _masked(draw: MaskDraw, example: Inputs | None) -> tuple[nn.Module, Shapes]:
@@ -185,7 +198,7 @@ def _shared_trunk(draws: list[Draw]) -> SharedTrunk | None:
         else:
             assert isinstance(draw, MaskDraw)
             (mask,) = masks_of(draw, {layer: (last.in_features,)}, last.weight.device).values()
-            weights.append(last.weight * mask)
+            weights.append(last.weight * mask.to(last.weight.dtype))
             biases.append(last.bias)
     trunk = copy.deepcopy(net).eval().requires_grad_(False)
     owner, _, leaf = layer.rpartition(".")

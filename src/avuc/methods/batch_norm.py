@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,12 +56,16 @@ class PerDrawBatchNorm(nn.Module):
         self.posterior = posterior
         # the network that all samples refer to: every tensor in it is replaced, only its layers are used
         self.net: nn.Module = posterior.mean_module()
-        self._structure = structure(posterior.module)
+        self._structure: object = structure(posterior.module)
         self.register_buffer("images", images, persistent=False)
 
     @property
     def num_draws(self) -> int | None:
         return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # the structure may hold functions, which cannot be pickled; a copy looks at its own at the first sample
+        return {**self.__dict__, "_structure": None}
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator) -> Draw:
