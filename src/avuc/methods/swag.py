@@ -115,7 +115,10 @@ class SWAGModel(nn.Module):
         after = weights - self.mean
         self.squares += before * after
         self.deviations[(count - 1) % len(self.deviations)] = after
-        self.statistics += (self._statistics() - self.statistics) / count
+        now = self._statistics()
+        mean = self.statistics + (now - self.statistics) / count
+        # infinity has no mean; a causal mask of attention stays as it is
+        self.statistics.copy_(torch.where(mean.isfinite(), mean, now))
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the weights of one sample and the mean statistics, by their names in the net."""
