@@ -6,7 +6,6 @@ there is one copy of the network for each sample; weights that are not sampled a
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import WeightDraw
 from avuc.core.errors import InputError
-from avuc.core.private_copy import private_copy
+from avuc.core.private_copy import deep_copy, private_copy
 from avuc.methods.dropout import MaskDraw
 from avuc.nets.trace import trace
 from avuc.posterior import Draw, NetDraw, Posterior, seeded_generator
@@ -132,7 +131,7 @@ def _network(draw: Draw, bases: dict[int, tuple[nn.Module, Shapes]], example: In
     if with_weights is None:
         return Function(draw)
     if id(with_weights.key) not in bases:
-        bases[id(with_weights.key)] = (copy.deepcopy(with_weights.build()).eval(), {})
+        bases[id(with_weights.key)] = (deep_copy(with_weights.build()).eval(), {})
     net = private_copy(bases[id(with_weights.key)][0])
     places = _places(net)
     for name, value in with_weights.weights.items():
@@ -200,7 +199,7 @@ def _shared_trunk(draws: list[Draw]) -> SharedTrunk | None:
             (mask,) = masks_of(draw, {layer: (last.in_features,)}, last.weight.device).values()
             weights.append(last.weight * mask.to(last.weight.dtype))
             biases.append(last.bias)
-    trunk = copy.deepcopy(net).eval().requires_grad_(False)
+    trunk = deep_copy(net).eval().requires_grad_(False)
     owner, _, leaf = layer.rpartition(".")
     setattr(trunk.get_submodule(owner), leaf, nn.Identity())
     bias = None if last.bias is None else torch.stack([each.detach() for each in biases])

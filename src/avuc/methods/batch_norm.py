@@ -8,7 +8,6 @@ on training images.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from avuc.bayes import BayesianModule, WeightDraw
 from avuc.core.errors import InputError
 from avuc.core.fingerprint import structure
+from avuc.core.private_copy import deep_copy
 from avuc.data.arrays import as_input
 from avuc.nets.fold import state_of
 from avuc.posterior import Draw, NetDraw, Posterior
@@ -94,7 +94,7 @@ def measure_statistics(net: nn.Module, weights: Mapping[str, Tensor], images: Te
     They are means over batches of the images. Each batch is spread over all images: in a batch of one class of a sorted
     dataset the variance would be too small. The network is not changed.
     """
-    scratch = copy.deepcopy(net).eval()
+    scratch = deep_copy(net).eval()
     for name, value in (*scratch.named_parameters(), *scratch.named_buffers()):
         if name in weights:
             value.copy_(weights[name])

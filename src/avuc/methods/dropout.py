@@ -12,7 +12,6 @@ Hooks apply the masks: the net's code and the names in its `state_dict` do not c
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from avuc.core.errors import InputError
-from avuc.core.private_copy import private_copy
+from avuc.core.private_copy import deep_copy, private_copy
 from avuc.methods.dropout_hooks import DropoutHook, Masks, joined_masks, masks_of, without_hooks
 from avuc.methods.dropout_layers import (
     DROPOUT_LAYERS,
@@ -77,7 +76,7 @@ class Dropout(Method):
         return f"{type(self).__qualname__}(rate={self.rate!r}, drop_input={self.drop_input!r}{own})"
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
-        model = without_hooks(copy.deepcopy(net))
+        model = without_hooks(deep_copy(net))
         if self.own_layers:
             return self._at_own_layers(model, generator)
         layers = [layer for layer in model.modules() if isinstance(layer, WEIGHT_LAYERS)]

@@ -13,7 +13,6 @@ these (the authors use the whole training set). Without, a sample uses the mean 
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
+from avuc.core.private_copy import deep_copy
 from avuc.methods.batch_norm import evenly_spaced, measure_statistics
 from avuc.methods.method import Method
 from avuc.posterior import NetDraw, Posterior
@@ -59,7 +59,7 @@ class SWAG(Method):
             )
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
-        return SWAGModel(copy.deepcopy(net), self.rank)
+        return SWAGModel(deep_copy(net), self.rank)
 
     def check_epochs(self, epochs: int) -> None:
         if self._collects(epochs - 2, epochs):

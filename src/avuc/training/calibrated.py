@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import warnings
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from avuc.bayes.layout import Named
 from avuc.bayes.module import ESTIMATORS, POSTERIORS
 from avuc.calibration import Calibrator
 from avuc.core.errors import InputError
+from avuc.core.private_copy import deep_copy
 from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.posterior import Posterior
@@ -147,7 +147,7 @@ def _restored(tensors: dict[str, Tensor], metadata: dict[str, str], net: nn.Modu
     if metadata["posterior"] == "bayesian":
         posterior = _like_saved(tensors, net)
     elif metadata["posterior"] == "network":
-        posterior = DeterministicPosterior(copy.deepcopy(net))
+        posterior = DeterministicPosterior(deep_copy(net))
     else:
         raise InputError(f"posterior must be bayesian or network; found {metadata['posterior'][:40]!r}")
     _check_tensors(tensors, posterior.state_dict())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -10,6 +9,7 @@ from torch import nn
 
 from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError
+from avuc.core.private_copy import deep_copy
 
 Net = nn.Module | Callable[[torch.Generator], nn.Module]
 
@@ -25,11 +25,11 @@ def starting_net(net: Net, generator: torch.Generator) -> nn.Module:
         generator: what the function gets.
     """
     if isinstance(net, nn.Module):
-        return copy.deepcopy(_checked(net))
+        return deep_copy(_checked(net))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((generator.initial_seed() + 1) % 2**63)  # of the CPU only
         # the function may return the same network each time, or one that the user still needs
-        return copy.deepcopy(_checked(net(generator)))
+        return deep_copy(_checked(net(generator)))
 
 
 def _checked(net: nn.Module) -> nn.Module:
