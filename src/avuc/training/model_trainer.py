@@ -23,6 +23,7 @@ from avuc.training.distributed import Ranks, global_batch_norm
 from avuc.training.freeze_trunk import freeze_trunk, untrained_modules
 from avuc.training.meters import Meters, all_uncertain, labelled_rows
 from avuc.training.moving_average import averaged_buffers, infinite_buffers
+from avuc.training.outputs import logits_to_train
 from avuc.training.settings import TrainSettings
 from avuc.training.start import Net, starting_net
 
@@ -207,7 +208,7 @@ class ModelTrainer:
         return as_input(self.augment(data.images, rows, drawn[share])), data.labels[rows]
 
     def logits(self, images: Tensor) -> Tensor:
-        return self.method.logits(self.model, images)
+        return logits_to_train(self.method.logits(self.model, images), images)
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         """Take one step: forward pass, loss, backward pass, update, meters.
