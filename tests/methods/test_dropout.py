@@ -496,3 +496,21 @@ def test_a_dropout_layer_that_prediction_does_not_call_is_named_once() -> None:
     assert fingerprint(posterior) == before  # a Predictor does not take it for a change
     predict(posterior, x, samples=3, progress=False)
     predict(DropoutPosterior.of_own_layers(Unused(0.0)), x, samples=3, progress=False)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_layer_that_is_called_with_keywords_only_is_named(own: bool) -> None:
+    class Keywords(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.drop = nn.Linear(5, 3), nn.Dropout(0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.drop(input=self.layer(x)) if own else self.layer(input=x)
+
+    method = Dropout(0.3, own_layers=own)
+    model = method.build(Keywords())
+    with pytest.raises(InputError, match=r"with keyword arguments only.*layer\(x\)"):
+        model(torch.rand(2, 5))
+    with pytest.raises(InputError, match=r"with keyword arguments only.*layer\(x\)"):
+        predict(method.posterior([model]), torch.rand(2, 5), samples=2, progress=False)

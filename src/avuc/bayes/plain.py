@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import torch
 from torch import nn
 
 from avuc.core.errors import InputError
@@ -28,6 +31,11 @@ def check_plain(module: nn.Module, posterior: type[nn.Module]) -> None:
                 f"to_bayesian: {where} is a data-parallel wrapper; convert the network inside it (.module), then wrap "
                 "the result"
             )
+        if isinstance(child, torch.jit.ScriptModule):
+            raise InputError(
+                f"to_bayesian: {where} is a TorchScript module, whose weights cannot be replaced; convert the network "
+                "before torch.jit.script or torch.jit.trace"
+            )
         computed = [weight for weight in _weight_names(child) if weight not in child._parameters]
         if computed:  # the layer keeps a list of its weights, in which a computed one is out of date or missing
             raise InputError(
@@ -35,6 +43,27 @@ def check_plain(module: nn.Module, posterior: type[nn.Module]) -> None:
                 "parametrisation), and such a recurrent layer cannot be converted; make the weight a parameter again, "
                 "for example with torch.nn.utils.parametrize.remove_parametrizations"
             )
+
+
+def check_checkpointing(module: nn.Module, weights: Iterable[str]) -> None:
+    """Raise `InputError` if a layer with sampled weights uses gradient checkpointing of Hugging Face.
+
+    Its forward pass would run again in the backward pass, when the sample of the weights is gone.
+
+    Args:
+        module: the module to convert.
+        weights: names of the weights to sample.
+    """
+    using = [name for name, child in module.named_modules() if getattr(child, "gradient_checkpointing", False) is True]
+    # a model that holds such layers has the attribute, too
+    layers = [f"{name}." for name in using if not any(other.startswith(f"{name}.") for other in using)]
+    inside = [(layer, weight) for weight in weights for layer in layers if weight.startswith(layer)]
+    if inside:
+        layer, weight = inside[0]
+        raise InputError(
+            f"to_bayesian: {layer.removesuffix('.')!r} uses gradient checkpointing, which cannot run again with the "
+            f"sampled weight {weight!r}; call gradient_checkpointing_disable(), or choose other layers"
+        )
 
 
 def _weight_names(layer: nn.Module) -> list[str]:

@@ -47,6 +47,11 @@ class DropoutHook:
         return float(layer.p) if isinstance(layer, DROPOUT_LAYERS) else self.rate
 
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not inputs:
+            raise InputError(
+                f"the network calls a layer {type(layer).__name__} with keyword arguments only, and dropout does not see "
+                "its input; give it as the first argument, layer(x)"
+            )
         x, *rest = inputs
         draw = self.masks.draw
         if draw is not None:
