@@ -38,7 +38,12 @@ def train(net: nn.Module, inputs: Any = X, labels: Tensor = LABELS, method: Meth
 @pytest.mark.parametrize(
     ("net", "inputs", "labels", "message"),
     [
-        (nn.Linear(5, 3), X.double(), LABELS, r"inputs \(20, 5\) torch.float64 .*convert .* with .to\(torch.float32\)$"),
+        (
+            nn.Linear(5, 3),
+            X.double(),
+            LABELS,
+            r"inputs \(20, 5\) torch.float64 .*convert .* with .to\(torch.float32\)$",
+        ),
         (nn.Linear(5, 3), X.double().numpy(), LABELS, r"convert the inputs with .to\(torch.float32\)$"),
         (nn.Linear(5, 3).double(), X, LABELS, r"its weights are torch.float64: .*\.to\(torch.float64\)$"),
         (nn.Linear(5, 3), (10 * X).long(), LABELS, r"torch.int64 .*\.to\(torch.float32\)$"),
@@ -46,7 +51,12 @@ def train(net: nn.Module, inputs: Any = X, labels: Tensor = LABELS, method: Meth
         (nn.Linear(5, 3), {"x": X}, LABELS, "unexpected keyword argument 'x'.*names of the network's arguments"),
         (nn.Linear(5, 1), X, LABELS % 2, r"one logit for each row, \(8, 1\).*give it two outputs"),
         (nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)), X, LABELS % 2, r"one logit for each row, \(8,\)"),
-        (Returns(lambda z, x: (z, x)), X, LABELS, r"tuple with the tensors \(8, 3\), \(8, 5\).*return the logits alone"),
+        (
+            Returns(lambda z, x: (z, x)),
+            X,
+            LABELS,
+            r"tuple with the tensors \(8, 3\), \(8, 5\).*return the logits alone",
+        ),
         (nn.Linear(5, 3), X, nn.functional.one_hot(LABELS).float(), r"of shape \(20, 3\); use labels.argmax\(-1\)"),
         (nn.Linear(5, 3), X, LABELS.float(), r"found torch.float32; convert them with .long\(\)"),
     ],

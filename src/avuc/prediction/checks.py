@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -46,9 +47,14 @@ WRONG_CALLS = (
 )
 
 
+def is_whole(value: object, least: int) -> bool:
+    """Return whether a value is a whole number of Python or NumPy from `least` on."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
 def check_seed(seed: object) -> None:
     """Raise an error if the seed is not an integer from 0 up."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+    if not is_whole(seed, 0):
         raise InputError(f"seed must be a whole number from 0 up, found {seed!r}")
 
 
@@ -64,8 +70,8 @@ def refuse_bytes(model: object) -> InputError:
 def number_of_samples(posterior: Posterior, samples: int | str, tolerance: float, max_samples: int) -> tuple[int, bool]:
     """Return the largest number of samples, and whether to stop earlier if the Monte Carlo error is small enough."""
     automatic = samples == "auto"
-    wanted = max_samples if automatic else samples
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+    wanted: Any = max_samples if automatic else samples
+    if not is_whole(wanted, 1):
         raise InputError(
             f"samples must be a positive whole number or 'auto', found {samples!r} (at most {max_samples})"
         )
@@ -73,8 +79,8 @@ def number_of_samples(posterior: Posterior, samples: int | str, tolerance: float
         raise InputError(f"tolerance must be positive, found {tolerance}")
     if posterior.num_draws is not None:
         # the members are the whole posterior: "auto" uses all, because fewer would be another posterior
-        return (posterior.num_draws if automatic else min(wanted, posterior.num_draws)), False
-    return wanted, automatic
+        return (posterior.num_draws if automatic else min(int(wanted), posterior.num_draws)), False
+    return int(wanted), automatic
 
 
 def check_images(images: Array) -> None:
