@@ -14,7 +14,7 @@ from torch.nn.utils import prune, spectral_norm, weight_norm
 from avuc import predict, to_bayesian
 from avuc.core.private_copy import deep_copy, private_copy
 from avuc.deploy import as_module
-from avuc.methods import SVI, SWAG, Dropout, LLSVI, Method, Vanilla
+from avuc.methods import LLSVI, SVI, SWAG, Dropout, Method, Vanilla
 from avuc.train import TrainSettings, fit
 
 X = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))

@@ -49,8 +49,8 @@ class DropoutHook:
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if not inputs:
             raise InputError(
-                f"the network calls a layer {type(layer).__name__} with keyword arguments only, and dropout does not see "
-                "its input; give it as the first argument, layer(x)"
+                f"the network calls a layer {type(layer).__name__} with keyword arguments only, and dropout does not "
+                "see its input; give it as the first argument, layer(x)"
             )
         x, *rest = inputs
         draw = self.masks.draw

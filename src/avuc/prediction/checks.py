@@ -49,7 +49,7 @@ WRONG_CALLS = (
 
 def is_whole(value: object, least: int) -> bool:
     """Return whether a value is a whole number of Python or NumPy from `least` on."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
 
 
 def check_seed(seed: object) -> None:
