@@ -55,5 +55,5 @@ def test_gradient_checkpointing_before_the_last_layer_works() -> None:
 
 def test_a_trainer_with_gradient_checkpointing(tmp_path) -> None:
     arguments = TrainingArguments(str(tmp_path), gradient_checkpointing=True, report_to=[], use_cpu=True)
-    with pytest.raises(InputError, match="AvUCTrainer: gradient_checkpointing .*leave it out"):
+    with pytest.raises(InputError, match=r"AvUCTrainer: gradient_checkpointing .*leave it out"):
         AvUCTrainer(to_bayesian(bert()), arguments, avuc=AvUCLoss(warmup_steps=1))

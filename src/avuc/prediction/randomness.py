@@ -27,7 +27,7 @@ def warn_if_random(first: Tensor, second: Tensor) -> None:
     if first.shape == second.shape and torch.allclose(first, second, rtol=1e-3, atol=1e-4, equal_nan=True):
         return
     warn_caller(
-        "the network draws random numbers in evaluation mode, such as F.dropout(..., training=True), so each call gives "
-        "another prediction, whatever seed= is; for Monte Carlo dropout put nn.Dropout layers there and pass "
+        "the network draws random numbers in evaluation mode, such as F.dropout(..., training=True), so each call "
+        "gives another prediction, whatever seed= is; for Monte Carlo dropout put nn.Dropout layers there and pass "
         "avuc.methods.dropout.DropoutPosterior.of_own_layers(net)"
     )
