@@ -24,7 +24,7 @@ from torch._compile import _disable_dynamo
 
 from avuc.core.errors import InputError
 from avuc.core.private_copy import deep_copy, private_copy
-from avuc.methods.dropout_hooks import DropoutHook, Masks, joined_masks, masks_of, without_hooks
+from avuc.methods.dropout_hooks import DropoutHook, Masks, joined_masks, masks_of, replace_layer, without_hooks
 from avuc.methods.dropout_layers import (
     DROPOUT_LAYERS,
     WEIGHT_LAYERS,
@@ -97,14 +97,13 @@ class Dropout(Method):
         if "" in layers:
             raise no_layers(model)
         masks = Masks(generator)
-        for index, (name, own) in enumerate(layers.items()):
+        for index, own in enumerate(layers.values()):
             channels = type(own) is not nn.Dropout
             # the hook does the dropout, with the model's generator; the layer itself would use torch's own generator
             layer = nn.Identity()
             object.__setattr__(layer, "p", 0.0)  # attention of Transformers reads it in training
             layer.register_forward_pre_hook(DropoutHook(masks, index, self.rate, channels=channels))
-            parent, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(parent), leaf, layer)
+            replace_layer(model, own, layer)
         return model
 
     def posterior(self, models: Sequence[nn.Module], *, images: Tensor | None = None) -> Posterior:
