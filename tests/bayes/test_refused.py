@@ -57,3 +57,14 @@ def test_a_trainer_with_gradient_checkpointing(tmp_path) -> None:
     arguments = TrainingArguments(str(tmp_path), gradient_checkpointing=True, report_to=[], use_cpu=True)
     with pytest.raises(InputError, match=r"AvUCTrainer: gradient_checkpointing .*leave it out"):
         AvUCTrainer(to_bayesian(bert()), arguments, avuc=AvUCLoss(warmup_steps=1))
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize(
+    ("option", "remedy"), [({"max_norm": 0.5}, "set max_norm to None"), ({"sparse": True}, "False")]
+)
+def test_embeddings_that_cannot_be_sampled(kind: type[nn.Module], option: dict, remedy: str) -> None:
+    net = nn.Sequential(kind(7, 5, **option), nn.Linear(5, 3))
+    with pytest.raises(InputError, match=rf"to_bayesian: '0' has {next(iter(option))}=.*{remedy}"):
+        to_bayesian(net)
+    assert to_bayesian(net, layers="last")(torch.randint(7, (2, 4))).isfinite().all()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from avuc import predict
 from avuc.core.errors import InputError
-from avuc.methods import SVI, Method, Objective, Vanilla
+from avuc.methods import SVI, SWAG, Method, Objective, Vanilla
 from avuc.train import TrainSettings, fit
 
 X = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
@@ -66,6 +66,41 @@ def test_one_line(net: nn.Module, inputs: Any, labels: Tensor, message: str, met
     with pytest.raises(InputError, match=message) as caught:
         train(net, inputs, labels, method)
     assert "\n" not in str(caught.value)
+
+
+class Tokens(nn.Module):
+    """Takes four tokens; `options` are those of the embedding."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.embedding, self.last = nn.Embedding(7, 5, **options), nn.Linear(5, 3)
+        self.position = nn.Parameter(torch.zeros(4, 5))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.last((self.embedding(tokens) + self.position).mean(1))
+
+
+def test_tokens_of_another_length_are_not_to_be_converted() -> None:
+    """The size is wrong; that tokens are whole numbers is right."""
+    tokens = torch.randint(7, (20, 6))
+    with pytest.raises(InputError, match=r"must match the size of tensor.*the shape and type that the network takes"):
+        train(Tokens(), tokens)
+    with pytest.raises(InputError, match=r"must match the size of tensor") as caught:
+        predict(Tokens(), tokens, progress=False)
+    assert "convert" not in str(caught.value)
+
+
+def test_sparse_gradients() -> None:
+    with pytest.raises(InputError, match=r"sparse gradients, such as nn.Embedding.*use sparse=False"):
+        train(Tokens(sparse=True), torch.randint(7, (20, 4)))
+
+
+def test_swag_refuses_complex_weights() -> None:
+    """Noise for complex numbers has half the variance in each part, so real weights had too little spread."""
+    net = nn.Sequential(nn.Linear(5, 3))
+    net.register_parameter("phase", nn.Parameter(torch.zeros(3, dtype=torch.complex64)))
+    with pytest.raises(InputError, match=r"swag: 'phase' is complex"):
+        SWAG().build(net)
 
 
 def test_errors_of_the_network_stay_what_they_are() -> None:

@@ -16,7 +16,7 @@ from avuc.bayes.layout import Layers, Layout, choose
 from avuc.bayes.mean_field import MEAN_FIELD, Family
 from avuc.bayes.moped import Moped
 from avuc.bayes.noise import flat_noise, own_generator
-from avuc.bayes.plain import check_checkpointing, check_plain
+from avuc.bayes.plain import check_checkpointing, check_embeddings, check_plain
 from avuc.bayes.prior import Normal, inverse_softplus
 from avuc.bayes.radial import RADIAL
 from avuc.bayes.recurrent import drawn_lists, keep_apart, put_together
@@ -73,7 +73,9 @@ def to_bayesian(
     _known("estimator", estimator, ESTIMATORS)
     check_plain(module, BayesianModule)
     layout = choose(module, layers)
-    check_checkpointing(module, (name for slot in layout.slots for name in slot.places))
+    names = {name for slot in layout.slots for name in slot.places}
+    check_checkpointing(module, names)
+    check_embeddings(module, names)
     with torch.no_grad():
         weights = dict(module.named_parameters())
         mu = layout.flatten(weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import torch
 from torch import nn
@@ -45,7 +45,7 @@ def check_plain(module: nn.Module, posterior: type[nn.Module]) -> None:
             )
 
 
-def check_checkpointing(module: nn.Module, weights: Iterable[str]) -> None:
+def check_checkpointing(module: nn.Module, weights: Collection[str]) -> None:
     """Raise `InputError` if a layer with sampled weights uses gradient checkpointing of Hugging Face.
 
     Its forward pass would run again in the backward pass, when the sample of the weights is gone.
@@ -64,6 +64,29 @@ def check_checkpointing(module: nn.Module, weights: Iterable[str]) -> None:
             f"to_bayesian: {layer.removesuffix('.')!r} uses gradient checkpointing, which cannot run again with the "
             f"sampled weight {weight!r}; call gradient_checkpointing_disable(), or choose other layers"
         )
+
+
+def check_embeddings(module: nn.Module, weights: Collection[str]) -> None:
+    """Raise `InputError` for an embedding that changes a sampled weight in place or gives it sparse gradients.
+
+    Args:
+        module: the module to convert.
+        weights: names of the weights to sample.
+    """
+    for name, child in module.named_modules(remove_duplicate=False):
+        if not isinstance(child, nn.Embedding | nn.EmbeddingBag) or f"{name}.weight".removeprefix(".") not in weights:
+            continue
+        where = f"to_bayesian: {name!r}" if name else f"to_bayesian: the {type(child).__name__}"
+        if child.max_norm is not None:
+            raise InputError(
+                f"{where} has max_norm={child.max_norm:g}, which changes its weight in place, and a sampled weight "
+                "cannot be changed; set max_norm to None, or choose other layers"
+            )
+        if child.sparse:
+            raise InputError(
+                f"{where} has sparse=True, but the gradient of a posterior is not sparse; set sparse to False, or "
+                "choose other layers"
+            )
 
 
 def _weight_names(layer: nn.Module) -> list[str]:

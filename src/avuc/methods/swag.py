@@ -93,6 +93,13 @@ class SWAGModel(nn.Module):
 
     def __init__(self, net: nn.Module, rank: int) -> None:
         super().__init__()
+        named = net.named_parameters()
+        imaginary = [name for name, weight in named if weight.is_complex()]
+        if imaginary:
+            raise InputError(
+                f"swag: {imaginary[0]!r} is complex, and its Gaussian is over real weights; keep real and imaginary "
+                "parts as two parameters"
+            )
         self.net = net
         weights, statistics = self._weights(), self._statistics()
         self.register_buffer("mean", torch.zeros_like(weights))

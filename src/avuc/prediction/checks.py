@@ -22,15 +22,18 @@ FEW = 64
 # a spread of the samples' probabilities that is rounding only, in float32
 NO_SPREAD = 1e-7
 # parts of torch's messages about an input that does not fit the network
-MISFITS = (
+TYPE_MISFITS = (
     "expected scalar type",
     "should be the same",
     "must have the same dtype",
+    "not implemented for",
+    "Expected tensor for argument",
+)
+MISFITS = (
+    *TYPE_MISFITS,
     "same device",
     "channels",
     "shapes cannot be multiplied",
-    "not implemented for",
-    "Expected tensor for argument",
     "expected input",
     "Expected input",
     "Given groups",
@@ -186,7 +189,13 @@ def explanation(error: Exception, posterior: object, data: Arguments) -> InputEr
         remedy = f"its weights are on {', '.join(sorted(devices))}: move them to one device, or pass device="
     elif "device" in text:
         remedy = "pass device= with the device that its weights are on"
-    elif input_dtype is not None and not data.scaled and floats and input_dtype not in floats:
+    elif (
+        input_dtype is not None
+        and not data.scaled
+        and floats
+        and input_dtype not in floats
+        and any(words in text for words in TYPE_MISFITS)
+    ):
         wanted = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
         kind = wanted.split(", ")[0]
         how = f".to(torch.{kind})" if isinstance(data.only, Tensor) else f".astype({kind!r})"

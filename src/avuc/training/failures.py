@@ -10,7 +10,7 @@ from avuc.core.errors import InputError
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData
 from avuc.prediction.arguments import Arguments
-from avuc.prediction.checks import MISFITS, WRONG_CALLS
+from avuc.prediction.checks import MISFITS, TYPE_MISFITS, WRONG_CALLS
 from avuc.prediction.in_memory import SEVERAL
 from avuc.training.distributed import Ranks
 from avuc.training.run import Run
@@ -51,11 +51,17 @@ def misfit(error: Exception, model: nn.Module, data: MemoryData | Stream) -> Inp
     found = f"data: the network cannot take {inputs.describe().replace('images', 'inputs', 1)} ({text[:160]})"
     if isinstance(error, TypeError):
         return InputError(f"{found}; {SEVERAL}") if any(words in text for words in WRONG_CALLS) else None
+    if "sparse" in text.lower():
+        return InputError(
+            f"net: a layer has sparse gradients, such as nn.Embedding(sparse=True), which are not trained here "
+            f"({text[:160]}); use sparse=False"
+        )
     if not any(words in text for words in MISFITS):
         return None
     floats = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
     only = inputs.only
-    if isinstance(only, Tensor) and len(floats) == 1 and not inputs.scaled and only.dtype not in floats:
+    about_type = any(words in text for words in TYPE_MISFITS) and not inputs.scaled
+    if about_type and isinstance(only, Tensor) and len(floats) == 1 and only.dtype not in floats:
         kind = str(next(iter(floats)))
         return InputError(f"{found}; its weights are {kind}: convert the inputs with .to({kind})")
     return InputError(f"{found}; give the inputs in the shape and type that the network takes")
