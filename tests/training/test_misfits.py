@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from avuc import predict
+from avuc import predict, to_bayesian
 from avuc.core.errors import InputError
 from avuc.methods import SVI, SWAG, Method, Objective, Vanilla
 from avuc.train import TrainSettings, fit
@@ -123,3 +123,41 @@ def test_an_object_with_logits(method: Method) -> None:
         assert torch.equal(found, expected)
     assert one.history[-1]["nll"] == other.history[-1]["nll"]
     assert len(predict(one.posterior, X, LABELS, samples=2, progress=False)) == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "svi"}, r"method must be an instance, such as avuc.methods.SVI\(\); found 'svi'"),
+        ({"method": SVI}, r"such as avuc.methods.SVI\(\); found the class SVI"),
+        ({"objective": "avuc"}, r"objective must be an instance, such as .*Objective\(\"avuc\"\); found 'avuc'"),
+        ({"settings": {"epochs": 1}}, r"settings must be an instance, .*; found \{'epochs': 1\}"),
+        ({"net": None}, "net must be a network, or a function that makes one; found NoneType"),
+        ({"net": lambda: nn.Linear(5, 3)}, "a function of one argument, a torch.Generator"),
+        ({"net": nn.Linear}, "a function of one argument, a torch.Generator.*out_features"),
+        ({"net": lambda generator: None}, r"net must return a network \(nn.Module\), found NoneType"),
+    ],
+)
+def test_arguments_of_another_type(arguments: dict[str, Any], message: str) -> None:
+    """What people write first: a name, a class, a dict."""
+    given: dict[str, Any] = {"method": SVI(), "net": nn.Linear(5, 3), "settings": SETTINGS} | arguments
+    with pytest.raises(InputError, match=message):
+        fit(given.pop("method"), given.pop("net"), (X, LABELS), progress=False, **given)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_does_not_exist() -> None:
+    with pytest.raises(InputError, match="torch finds no CUDA device here"):
+        fit(SVI(), nn.Linear(5, 3), (X, LABELS), settings=SETTINGS, device="cuda", progress=False)
+
+
+def test_the_inside_of_a_posterior() -> None:
+    posterior = to_bayesian(nn.Linear(5, 3))
+    with pytest.raises(InputError, match=r"has no weight.*pass the posterior itself, not its \.module"):
+        predict(posterior.module, X, progress=False)
+
+
+@pytest.mark.parametrize(("value", "found"), [(None, "NoneType"), (nn.Linear, "the class Linear")])
+def test_no_network(value: Any, found: str) -> None:
+    with pytest.raises(InputError, match=rf"to_bayesian: module must be a network \(nn.Module\), found {found}"):
+        to_bayesian(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from avuc.core.errors import InputError
 WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
-def check_plain(module: nn.Module, posterior: type[nn.Module]) -> None:
+def check_plain(module: Any, posterior: type[nn.Module]) -> None:
     """Raise `InputError` for a module that is or holds a posterior, whose μ and ρ would be sampled, a wrapper, or a
     recurrent layer with a computed weight.
 
@@ -20,6 +21,9 @@ def check_plain(module: nn.Module, posterior: type[nn.Module]) -> None:
         module: the module to convert.
         posterior: the class of posteriors.
     """
+    if not isinstance(module, nn.Module):
+        found = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__
+        raise InputError(f"to_bayesian: module must be a network (nn.Module), found {found}")
     for name, child in module.named_modules():
         where = f"{name!r} in {type(module).__name__}" if name else f"the {type(child).__name__}"
         if isinstance(child, posterior):

@@ -172,6 +172,11 @@ def explanation(error: Exception, posterior: object, data: Arguments) -> InputEr
     """Return a one-line error if torch's or Python's error means that the network does not fit the data, else None."""
     text = " ".join(str(error).split())
     if isinstance(error, TypeError):
+        if "must be Tensor, not NoneType" in text and "'weight'" in text:
+            return InputError(
+                f"a layer of the network has no weight ({text[:160]}); of a posterior pass the posterior itself, not "
+                "its .module, or its mean_module()"
+            )
         if not any(words in text for words in WRONG_CALLS):
             return None
         return InputError(

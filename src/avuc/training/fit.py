@@ -18,6 +18,7 @@ from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.methods import Method, Objective
 from avuc.prediction.in_memory import in_memory, is_loaded
+from avuc.prediction.inputs import with_index
 from avuc.training.captured import CapturedSteps
 from avuc.training.compiled_steps import CompiledSteps
 from avuc.training.distributed import Ranks
@@ -30,7 +31,7 @@ from avuc.training.log import silent, summary, to_stderr
 from avuc.training.model_trainer import ModelTrainer
 from avuc.training.run import Data, Features, Fitted, Job, Run
 from avuc.training.settings import TrainSettings
-from avuc.training.start import Net
+from avuc.training.start import Net, check_arguments
 from avuc.training.steps import Diverged, EagerSteps, Steps, check
 
 
@@ -83,6 +84,7 @@ def fit(
     >>> len(fitted.history), fitted.threshold > 0
     (2, True)
     """
+    check_arguments(method, net, objective, settings)
     train, held_out = own_data(data, validation)
     job = Job(
         method,
@@ -133,9 +135,7 @@ def fit_many(
     >>> [len(fitted.history) for fitted in fit_many(jobs, progress=False)]
     [1, 1]
     """
-    device = torch.device(device)
-    if str(device) == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
+    device = with_index(torch.device(device))
     directories = [job.directory.resolve() for job in jobs if job.directory is not None]
     if len(set(directories)) != len(directories):
         raise InputError("fit_many: two jobs have the same directory; give each its own")
