@@ -182,3 +182,20 @@ def test_several_draws_in_one_step_average_the_gradients_of_single_draws() -> No
         (bayesian(x, generator=generator).square().mean() / 4).backward()
     for found, parameter in zip(together, (bayesian.mu, bayesian.rho), strict=True):
         torch.testing.assert_close(found, parameter.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_flipout_of_a_layer_that_is_called_on_tokens_and_on_their_mean() -> None:
+    """It is one weight of each example in both calls, so the mean of the outputs is the output of the mean."""
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 4)
+
+        def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+            return self.layer(tokens), self.layer(tokens.mean(1))
+
+    bayesian = to_bayesian(Both().double(), estimator="flipout", initial_std=0.5)
+    tokens, pooled = bayesian(torch.randn(3, 7, 5, dtype=torch.float64))
+    torch.testing.assert_close(tokens.mean(1), pooled)
+    assert (pooled[0] - pooled[1]).abs().max() > 0.1

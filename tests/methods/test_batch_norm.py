@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -124,3 +127,13 @@ def test_sorted_images_give_the_variance_of_all() -> None:
         statistics = measure_statistics(net, {}, inputs[order])
         torch.testing.assert_close(statistics["0.running_mean"], inputs.mean(0), rtol=0.02, atol=0.02)
         torch.testing.assert_close(statistics["0.running_var"], inputs.var(0), rtol=0.03, atol=0.03)
+
+
+def test_a_pickled_posterior_gives_the_same_samples() -> None:
+    """Torch's transformers hold functions, which stood in what the posterior keeps of the structure."""
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    net = nn.Sequential(nn.BatchNorm1d(3), layer, nn.Flatten(), nn.Linear(12, 2))
+    posterior, x = PerDrawBatchNorm(to_bayesian(net), torch.randn(40, 3, 4)), torch.randn(5, 3, 4)
+    expected = predict(posterior, x, samples=3, progress=False).probs
+    for same in (pickle.loads(pickle.dumps(posterior)), copy.deepcopy(posterior)):
+        assert torch.equal(predict(same, x, samples=3, progress=False).probs, expected)

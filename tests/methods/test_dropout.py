@@ -496,3 +496,54 @@ def test_a_dropout_layer_that_prediction_does_not_call_is_named_once() -> None:
     assert fingerprint(posterior) == before  # a Predictor does not take it for a change
     predict(posterior, x, samples=3, progress=False)
     predict(DropoutPosterior.of_own_layers(Unused(0.0)), x, samples=3, progress=False)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_layer_that_is_called_with_keywords_only_is_named(own: bool) -> None:
+    class Keywords(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.drop = nn.Linear(5, 3), nn.Dropout(0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.drop(input=self.layer(x)) if own else self.layer(input=x)
+
+    method = Dropout(0.3, own_layers=own)
+    model = method.build(Keywords())
+    with pytest.raises(InputError, match=r"with keyword arguments only.*layer\(x\)"):
+        model(torch.rand(2, 5))
+    with pytest.raises(InputError, match=r"with keyword arguments only.*layer\(x\)"):
+        predict(method.posterior([model]), torch.rand(2, 5), samples=2, progress=False)
+
+
+class SharedDropout(nn.Module):
+    """Three blocks with dropout, by one layer that all share or by one each."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        layer = nn.Dropout(0.9)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"linear": nn.Linear(6, 6), "drop": layer if shared else nn.Dropout(0.9)}) for _ in range(3)
+        )
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block["drop"](torch.relu(block["linear"](x)))
+        return self.last(x)
+
+
+def test_a_dropout_layer_that_blocks_share_drops_in_all_of_them() -> None:
+    torch.manual_seed(0)
+    shared, separate = SharedDropout(True), SharedDropout(False)
+    separate.load_state_dict(shared.state_dict())
+    method, x = Dropout(0.5, own_layers=True), torch.randn(500, 6)
+    information = []
+    for net in (shared, separate):
+        model = method.build(net)
+        assert not any(isinstance(layer, nn.Dropout) for layer in model.modules())
+        predictions = predict(method.posterior([model]), x, samples=128, progress=False)
+        information.append(float(predictions.mutual_information.mean()))
+    assert abs(information[0] / information[1] - 1) < 0.2
+    rebuilt = Dropout(0.5).build(method.build(shared))
+    assert {type(block["drop"]) for block in rebuilt.blocks} == {nn.Dropout}

@@ -10,6 +10,7 @@ There is one sign per channel, constant over space and time: a sign per pixel wo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -107,12 +108,17 @@ class Flipout(TorchFunctionMode):
     def _signs(self, weight: Tensor, input: Tensor, output: Tensor, space: int | None) -> tuple[Tensor, Tensor]:
         shape_in, shape_out = _sign_shape(input, space), _sign_shape(output, space)
         for seen, sign_in, sign_out in self.signs:
-            # a layer called twice in one forward pass keeps its signs: it is one weight
-            if seen is weight and sign_in.shape == shape_in and sign_out.shape == shape_out:
-                return sign_in, sign_out
+            # a layer called twice in one forward pass keeps its signs: it is one weight, also for tokens and their mean
+            if seen is weight and _alike(sign_in, shape_in) and _alike(sign_out, shape_out):
+                return sign_in.view(shape_in), sign_out.view(shape_out)
         fresh = _random_signs(shape_in, input, self.generator), _random_signs(shape_out, output, self.generator)
         self.signs.append((weight, *fresh))
         return fresh
+
+
+def _alike(signs: Tensor, shape: tuple[int, ...]) -> bool:
+    """Return whether signs belong to as many examples; dimensions of space or time, all 1, do not matter."""
+    return signs.numel() == math.prod(shape) and signs.shape[0] == shape[0]
 
 
 def _sign_shape(tensor: Tensor, space: int | None) -> tuple[int, ...]:

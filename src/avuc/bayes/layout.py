@@ -11,7 +11,15 @@ from torch.nn.parameter import is_lazy
 
 from avuc.core.errors import InputError
 
-Layers = str | Callable[[str, nn.Module], bool]
+
+@dataclass(frozen=True)
+class Named:
+    """A choice of weights by their names, as in a saved posterior: of a layer, perhaps only the bias was sampled."""
+
+    names: frozenset[str]
+
+
+Layers = str | Callable[[str, nn.Module], bool] | Named
 
 # their scales and shifts stay deterministic: they are few, and noise on them acts on whole channels at once
 NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -89,6 +97,11 @@ def choose(module: nn.Module, layers: Layers) -> Layout:
         ]
         chosen = {name: owned[name] for name in matrices[-1:]}
         problem = "no layer owns a weight of two or more dimensions"
+    elif isinstance(layers, Named):
+        full = {name: {f"{name}.{k}" if name else k: w for k, w in weights.items()} for name, weights in owned.items()}
+        chosen = {name: {k: w for k, w in weights.items() if k in layers.names} for name, weights in full.items()}
+        chosen = {name: weights for name, weights in chosen.items() if weights}
+        problem = "it has none of the named weights"
     elif callable(layers):
         chosen = {name: weights for name, weights in owned.items() if layers(name, modules[name])}
         listed = ", ".join(f"{name or '(root)'} ({type(modules[name]).__name__})" for name in list(owned)[:8])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,13 +16,14 @@ from avuc.bayes.layout import Layers, Layout, choose
 from avuc.bayes.mean_field import MEAN_FIELD, Family
 from avuc.bayes.moped import Moped
 from avuc.bayes.noise import flat_noise, own_generator
-from avuc.bayes.plain import check_plain
+from avuc.bayes.plain import check_checkpointing, check_embeddings, check_plain
 from avuc.bayes.prior import Normal, inverse_softplus
 from avuc.bayes.radial import RADIAL
 from avuc.bayes.recurrent import drawn_lists, keep_apart, put_together
 from avuc.bayes.saving import VECTORS, decode, encode, restore
 from avuc.bayes.saving import check as check_state
 from avuc.core.errors import InputError
+from avuc.core.private_copy import deep_copy
 
 POSTERIORS: dict[str, Family] = {"mean_field": MEAN_FIELD, "radial": RADIAL}
 ESTIMATORS = ("weight", "flipout")
@@ -73,6 +73,9 @@ def to_bayesian(
     _known("estimator", estimator, ESTIMATORS)
     check_plain(module, BayesianModule)
     layout = choose(module, layers)
+    names = {name for slot in layout.slots for name in slot.places}
+    check_checkpointing(module, names)
+    check_embeddings(module, names)
     with torch.no_grad():
         weights = dict(module.named_parameters())
         mu = layout.flatten(weights)
@@ -81,7 +84,7 @@ def to_bayesian(
             prior = Normal(mean=layout.by_name(mu), std=prior.std)
         else:
             rho = torch.full_like(mu, float(inverse_softplus(torch.tensor(initial_std, dtype=torch.float64))))
-        return BayesianModule(copy.deepcopy(module), layout, mu, rho, prior, posterior, estimator)
+        return BayesianModule(deep_copy(module), layout, mu, rho, prior, posterior, estimator)
 
 
 class BayesianModule(nn.Module):
@@ -244,7 +247,7 @@ class BayesianModule(nn.Module):
         return self.mu.abs() / (softplus(self.rho) * variance.sqrt())
 
     def _plain(self, flat: Tensor) -> nn.Module:
-        module = copy.deepcopy(self.module)
+        module = deep_copy(self.module)
         for slot, view in zip(self.layout.slots, self.layout.views(flat), strict=True):
             weight = nn.Parameter(view.clone())
             for name in slot.places:

@@ -1,12 +1,35 @@
-"""Copy a network without copying its tensors, so that several threads can use one network."""
+"""Copies of a network: with tensors of its own, or, so that several threads can use one network, with the same."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
-from torch import nn
+from torch import Tensor, nn
 
 from avuc.core.errors import InputError
+
+
+def deep_copy(module: nn.Module) -> nn.Module:
+    """Return a copy of a network with tensors of its own, as `copy.deepcopy` does.
+
+    It also copies layers whose weight is computed in each forward pass and kept as an attribute (pruning, and the
+    `weight_norm` and `spectral_norm` of torch.nn.utils), which torch refuses to copy.
+
+    >>> from torch.nn.utils import prune
+    >>> layer = prune.random_unstructured(nn.Linear(2, 3), "weight", amount=0.5)
+    >>> deep_copy(layer).weight.requires_grad
+    False
+    """
+    return _copied(module, {id(tensor): tensor.detach().clone() for tensor in _computed(module)})
+
+
+def _computed(module: nn.Module) -> Iterator[Tensor]:
+    """Yield the tensors of a network that are results of a computation; each forward pass makes new ones."""
+    for layer in module.modules():
+        for value in (*vars(layer).values(), *layer._buffers.values()):
+            if isinstance(value, Tensor) and not value.is_leaf:
+                yield value
 
 
 def private_copy(module: nn.Module) -> nn.Module:
@@ -22,11 +45,15 @@ def private_copy(module: nn.Module) -> nn.Module:
     """
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     try:
-        duplicate: nn.Module = copy.deepcopy(module, dict(shared))
+        return _copied(module, {id(tensor): tensor.detach() for tensor in _computed(module)} | shared)
     except (TypeError, RuntimeError) as error:  # an attribute, such as a lock or an open file, that cannot be copied
         reason = " ".join(str(error).split())[:160]
         raise InputError(
             f"{type(module).__name__} cannot be copied ({reason}), and predict runs a copy so that your network stays "
             "as it is; remove the attribute, or give its class a __deepcopy__"
         ) from error
+
+
+def _copied(module: nn.Module, known: dict[int, Tensor]) -> nn.Module:
+    duplicate: nn.Module = copy.deepcopy(module, dict(known))
     return duplicate

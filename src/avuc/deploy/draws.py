@@ -6,7 +6,6 @@ there is one copy of the network for each sample; weights that are not sampled a
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import WeightDraw
 from avuc.core.errors import InputError
-from avuc.core.private_copy import private_copy
+from avuc.core.private_copy import deep_copy, private_copy
 from avuc.methods.dropout import MaskDraw
 from avuc.nets.trace import trace
 from avuc.posterior import Draw, NetDraw, Posterior, seeded_generator
@@ -132,18 +131,31 @@ def _network(draw: Draw, bases: dict[int, tuple[nn.Module, Shapes]], example: In
     if with_weights is None:
         return Function(draw)
     if id(with_weights.key) not in bases:
-        bases[id(with_weights.key)] = (copy.deepcopy(with_weights.build()).eval(), {})
+        bases[id(with_weights.key)] = (deep_copy(with_weights.build()).eval(), {})
     net = private_copy(bases[id(with_weights.key)][0])
-    parameters: dict[int, nn.Parameter] = {}  # one parameter for a weight with several names
+    places = _places(net)
     for name, value in with_weights.weights.items():
-        owner, _, leaf = name.rpartition(".")
-        layer = net.get_submodule(owner)
-        if leaf in layer._parameters:
-            known = parameters.setdefault(value.data_ptr(), nn.Parameter(value.detach().clone(), requires_grad=False))
-            layer._parameters[leaf] = known
-        else:
-            layer._buffers[leaf] = value.detach().clone()
+        fixed = value.detach().clone()
+        for layer, leaf in places[name]:
+            if leaf in layer._parameters:
+                fixed = fixed if isinstance(fixed, nn.Parameter) else nn.Parameter(fixed, requires_grad=False)
+                layer._parameters[leaf] = fixed
+            else:
+                layer._buffers[leaf] = fixed
     return net
+
+
+def _places(net: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Return by name every layer and attribute that holds a weight or buffer: a tied one has several places.
+
+    Some samples, such as those of SWAG, name a tied weight only once.
+    """
+    tensors = [*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)]
+    together: dict[int, list[tuple[nn.Module, str]]] = {}
+    for name, tensor in tensors:
+        owner, _, leaf = name.rpartition(".")
+        together.setdefault(id(tensor), []).append((net.get_submodule(owner), leaf))
+    return {name: together[id(tensor)] for name, tensor in tensors}
 
 
 def _masked(draw: MaskDraw, example: Inputs | None) -> tuple[nn.Module, Shapes]:
@@ -185,9 +197,9 @@ def _shared_trunk(draws: list[Draw]) -> SharedTrunk | None:
         else:
             assert isinstance(draw, MaskDraw)
             (mask,) = masks_of(draw, {layer: (last.in_features,)}, last.weight.device).values()
-            weights.append(last.weight * mask)
+            weights.append(last.weight * mask.to(last.weight.dtype))
             biases.append(last.bias)
-    trunk = copy.deepcopy(net).eval().requires_grad_(False)
+    trunk = deep_copy(net).eval().requires_grad_(False)
     owner, _, leaf = layer.rpartition(".")
     setattr(trunk.get_submodule(owner), leaf, nn.Identity())
     bias = None if last.bias is None else torch.stack([each.detach() for each in biases])

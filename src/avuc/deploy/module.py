@@ -16,7 +16,7 @@ from avuc.core.errors import InputError
 from avuc.deploy.draws import Copies, Inputs, SharedTrunk, fixed_draws
 from avuc.deploy.rescaling import rescaling_of
 from avuc.losses.linear.inputs import without_autocast
-from avuc.prediction.checks import check_seed
+from avuc.prediction.checks import check_seed, is_whole
 from avuc.prediction.model import posterior_of
 from avuc.prediction.outputs import Logits
 from avuc.prediction.task import Task
@@ -67,7 +67,7 @@ def as_module(
     wanted = (outputs,) if isinstance(outputs, str) else tuple(outputs)
     if not wanted or not set(wanted) <= set(OUTPUTS):
         raise InputError(f"outputs: expected some of {', '.join(OUTPUTS)}; found {wanted}")
-    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+    if not is_whole(samples, 1):
         raise InputError(f"samples must be a whole number above 0; found {samples!r}")
     check_seed(seed)
     layout, several = Task(task, class_dim), isinstance(calibrator, MultiLabelCalibrator)
@@ -75,7 +75,7 @@ def as_module(
         raise InputError("task='multilabel' and MultiLabelCalibrator belong together; pass both, or neither")
     rescaling = rescaling_of(calibrator)
     classes = calibrator.num_classes_ if isinstance(calibrator, Calibrator) else None
-    draws = fixed_draws(posterior_of(posterior), samples, seed, example, logits)
+    draws = fixed_draws(posterior_of(posterior), int(samples), int(seed), example, logits)
     return Deployed(draws, rescaling, wanted, layout, classes)
 
 

@@ -8,8 +8,8 @@ on training images.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from avuc.bayes import BayesianModule, WeightDraw
 from avuc.core.errors import InputError
 from avuc.core.fingerprint import structure
+from avuc.core.private_copy import deep_copy
 from avuc.data.arrays import as_input
 from avuc.nets.fold import state_of
 from avuc.posterior import Draw, NetDraw, Posterior
@@ -55,12 +56,16 @@ class PerDrawBatchNorm(nn.Module):
         self.posterior = posterior
         # the network that all samples refer to: every tensor in it is replaced, only its layers are used
         self.net: nn.Module = posterior.mean_module()
-        self._structure = structure(posterior.module)
+        self._structure: object = structure(posterior.module)
         self.register_buffer("images", images, persistent=False)
 
     @property
     def num_draws(self) -> int | None:
         return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # the structure may hold functions, which cannot be pickled; a copy looks at its own at the first sample
+        return {**self.__dict__, "_structure": None}
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator) -> Draw:
@@ -89,7 +94,7 @@ def measure_statistics(net: nn.Module, weights: Mapping[str, Tensor], images: Te
     They are means over batches of the images. Each batch is spread over all images: in a batch of one class of a sorted
     dataset the variance would be too small. The network is not changed.
     """
-    scratch = copy.deepcopy(net).eval()
+    scratch = deep_copy(net).eval()
     for name, value in (*scratch.named_parameters(), *scratch.named_buffers()):
         if name in weights:
             value.copy_(weights[name])

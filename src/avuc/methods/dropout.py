@@ -12,7 +12,6 @@ Hooks apply the masks: the net's code and the names in its `state_dict` do not c
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +23,8 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from avuc.core.errors import InputError
-from avuc.core.private_copy import private_copy
-from avuc.methods.dropout_hooks import DropoutHook, Masks, joined_masks, masks_of, without_hooks
+from avuc.core.private_copy import deep_copy, private_copy
+from avuc.methods.dropout_hooks import DropoutHook, Masks, joined_masks, masks_of, replace_layer, without_hooks
 from avuc.methods.dropout_layers import (
     DROPOUT_LAYERS,
     WEIGHT_LAYERS,
@@ -77,7 +76,7 @@ class Dropout(Method):
         return f"{type(self).__qualname__}(rate={self.rate!r}, drop_input={self.drop_input!r}{own})"
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
-        model = without_hooks(copy.deepcopy(net))
+        model = without_hooks(deep_copy(net))
         if self.own_layers:
             return self._at_own_layers(model, generator)
         layers = [layer for layer in model.modules() if isinstance(layer, WEIGHT_LAYERS)]
@@ -98,14 +97,13 @@ class Dropout(Method):
         if "" in layers:
             raise no_layers(model)
         masks = Masks(generator)
-        for index, (name, own) in enumerate(layers.items()):
+        for index, own in enumerate(layers.values()):
             channels = type(own) is not nn.Dropout
             # the hook does the dropout, with the model's generator; the layer itself would use torch's own generator
             layer = nn.Identity()
             object.__setattr__(layer, "p", 0.0)  # attention of Transformers reads it in training
             layer.register_forward_pre_hook(DropoutHook(masks, index, self.rate, channels=channels))
-            parent, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(parent), leaf, layer)
+            replace_layer(model, own, layer)
         return model
 
     def posterior(self, models: Sequence[nn.Module], *, images: Tensor | None = None) -> Posterior:

@@ -47,6 +47,11 @@ class DropoutHook:
         return float(layer.p) if isinstance(layer, DROPOUT_LAYERS) else self.rate
 
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not inputs:
+            raise InputError(
+                f"the network calls a layer {type(layer).__name__} with keyword arguments only, and dropout does not "
+                "see its input; give it as the first argument, layer(x)"
+            )
         x, *rest = inputs
         draw = self.masks.draw
         if draw is not None:
@@ -94,6 +99,13 @@ def without_hooks(net: nn.Module) -> nn.Module:
         for key, hook in hooks.items():
             del layer._forward_pre_hooks[key]
             if name and type(layer) is nn.Identity:  # the place of a dropout layer of the network's own
-                parent, _, leaf = name.rpartition(".")
-                setattr(net.get_submodule(parent), leaf, nn.Dropout2d(0.0) if hook.channels else nn.Dropout(0.0))
+                replace_layer(net, layer, nn.Dropout2d(0.0) if hook.channels else nn.Dropout(0.0))
     return net
+
+
+def replace_layer(net: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put another layer in the place of one, under all its names: blocks may share a dropout layer."""
+    places = [name for name, layer in net.named_modules(remove_duplicate=False) if layer is old]
+    for place in places:
+        parent, _, leaf = place.rpartition(".")
+        setattr(net.get_submodule(parent), leaf, new)

@@ -13,7 +13,6 @@ these (the authors use the whole training set). Without, a sample uses the mean 
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
+from avuc.core.private_copy import deep_copy
 from avuc.methods.batch_norm import evenly_spaced, measure_statistics
 from avuc.methods.method import Method
 from avuc.posterior import NetDraw, Posterior
@@ -59,7 +59,7 @@ class SWAG(Method):
             )
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
-        return SWAGModel(copy.deepcopy(net), self.rank)
+        return SWAGModel(deep_copy(net), self.rank)
 
     def check_epochs(self, epochs: int) -> None:
         if self._collects(epochs - 2, epochs):
@@ -93,6 +93,13 @@ class SWAGModel(nn.Module):
 
     def __init__(self, net: nn.Module, rank: int) -> None:
         super().__init__()
+        named = net.named_parameters()
+        imaginary = [name for name, weight in named if weight.is_complex()]
+        if imaginary:
+            raise InputError(
+                f"swag: {imaginary[0]!r} is complex, and its Gaussian is over real weights; keep real and imaginary "
+                "parts as two parameters"
+            )
         self.net = net
         weights, statistics = self._weights(), self._statistics()
         self.register_buffer("mean", torch.zeros_like(weights))
@@ -115,7 +122,10 @@ class SWAGModel(nn.Module):
         after = weights - self.mean
         self.squares += before * after
         self.deviations[(count - 1) % len(self.deviations)] = after
-        self.statistics += (self._statistics() - self.statistics) / count
+        now = self._statistics()
+        mean = self.statistics + (now - self.statistics) / count
+        # infinity has no mean; a causal mask of attention stays as it is
+        self.statistics.copy_(torch.where(mean.isfinite(), mean, now))
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the weights of one sample and the mean statistics, by their names in the net."""

@@ -7,12 +7,13 @@ torch.nn layer in the copy is replaced by a function that records the call, and 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
+
+from avuc.core.private_copy import deep_copy
 
 
 class Trace(NamedTuple):
@@ -32,7 +33,7 @@ class Trace(NamedTuple):
 def trace(module: nn.Module) -> Trace | None:
     """Return the calls of `module(images)`; None if they depend on the images' values or shapes, or tracing fails."""
     try:
-        private = copy.deepcopy(module).eval()
+        private = deep_copy(module).eval()
     except (TypeError, RuntimeError):  # an attribute that cannot be copied
         return None
     graph = fx.Graph()

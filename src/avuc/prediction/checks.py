@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,15 +22,18 @@ FEW = 64
 # a spread of the samples' probabilities that is rounding only, in float32
 NO_SPREAD = 1e-7
 # parts of torch's messages about an input that does not fit the network
-MISFITS = (
+TYPE_MISFITS = (
     "expected scalar type",
     "should be the same",
     "must have the same dtype",
+    "not implemented for",
+    "Expected tensor for argument",
+)
+MISFITS = (
+    *TYPE_MISFITS,
     "same device",
     "channels",
     "shapes cannot be multiplied",
-    "not implemented for",
-    "Expected tensor for argument",
     "expected input",
     "Expected input",
     "Given groups",
@@ -46,9 +50,14 @@ WRONG_CALLS = (
 )
 
 
+def is_whole(value: object, least: int) -> bool:
+    """Return whether a value is a whole number of Python or NumPy from `least` on."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
+
+
 def check_seed(seed: object) -> None:
     """Raise an error if the seed is not an integer from 0 up."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+    if not is_whole(seed, 0):
         raise InputError(f"seed must be a whole number from 0 up, found {seed!r}")
 
 
@@ -64,8 +73,8 @@ def refuse_bytes(model: object) -> InputError:
 def number_of_samples(posterior: Posterior, samples: int | str, tolerance: float, max_samples: int) -> tuple[int, bool]:
     """Return the largest number of samples, and whether to stop earlier if the Monte Carlo error is small enough."""
     automatic = samples == "auto"
-    wanted = max_samples if automatic else samples
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+    wanted: Any = max_samples if automatic else samples
+    if not is_whole(wanted, 1):
         raise InputError(
             f"samples must be a positive whole number or 'auto', found {samples!r} (at most {max_samples})"
         )
@@ -73,8 +82,8 @@ def number_of_samples(posterior: Posterior, samples: int | str, tolerance: float
         raise InputError(f"tolerance must be positive, found {tolerance}")
     if posterior.num_draws is not None:
         # the members are the whole posterior: "auto" uses all, because fewer would be another posterior
-        return (posterior.num_draws if automatic else min(wanted, posterior.num_draws)), False
-    return wanted, automatic
+        return (posterior.num_draws if automatic else min(int(wanted), posterior.num_draws)), False
+    return int(wanted), automatic
 
 
 def check_images(images: Array) -> None:
@@ -163,6 +172,11 @@ def explanation(error: Exception, posterior: object, data: Arguments) -> InputEr
     """Return a one-line error if torch's or Python's error means that the network does not fit the data, else None."""
     text = " ".join(str(error).split())
     if isinstance(error, TypeError):
+        if "must be Tensor, not NoneType" in text and "'weight'" in text:
+            return InputError(
+                f"a layer of the network has no weight ({text[:160]}); of a posterior pass the posterior itself, not "
+                "its .module, or its mean_module()"
+            )
         if not any(words in text for words in WRONG_CALLS):
             return None
         return InputError(
@@ -180,7 +194,13 @@ def explanation(error: Exception, posterior: object, data: Arguments) -> InputEr
         remedy = f"its weights are on {', '.join(sorted(devices))}: move them to one device, or pass device="
     elif "device" in text:
         remedy = "pass device= with the device that its weights are on"
-    elif input_dtype is not None and not data.scaled and floats and input_dtype not in floats:
+    elif (
+        input_dtype is not None
+        and not data.scaled
+        and floats
+        and input_dtype not in floats
+        and any(words in text for words in TYPE_MISFITS)
+    ):
         wanted = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
         kind = wanted.split(", ")[0]
         how = f".to(torch.{kind})" if isinstance(data.only, Tensor) else f".astype({kind!r})"

@@ -109,7 +109,10 @@ def collected(data: Any, *, unlabelled: bool = False) -> tuple[Any, Tensor]:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"batches of different shapes ({reason}); pad to one length") from error
     if targets.is_floating_point() or targets.dtype == torch.bool:
-        raise InputError(f"labels must be class indices, found {targets.dtype}; convert them with .long()")
+        found, remedy = str(targets.dtype), "convert them with .long()"
+        if targets.ndim == 2 and targets.shape[1] > 1:  # one-hot, soft or several independent labels
+            found, remedy = f"{found} of shape {tuple(targets.shape)}", "use labels.argmax(-1) if they are one-hot"
+        raise InputError(f"labels must be class indices, found {found}; {remedy}")
     return inputs, targets.long()
 
 

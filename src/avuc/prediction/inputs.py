@@ -167,7 +167,7 @@ def device_of(posterior: object, data: Arguments, device: torch.device | None) -
     """Return the device to predict on: `device`, to which the posterior is moved, or by default the posterior's own."""
     tensors = [*posterior.parameters(), *posterior.buffers()] if isinstance(posterior, nn.Module) else []
     if device is not None:
-        device = _with_index(device)
+        device = with_index(device)
         if any(tensor.device != device for tensor in tensors):
             assert isinstance(posterior, nn.Module)
             posterior.to(device)
@@ -180,7 +180,7 @@ def device_of(posterior: object, data: Arguments, device: torch.device | None) -
     return next(devices, torch.device("cpu"))
 
 
-def _with_index(device: torch.device) -> torch.device:
+def with_index(device: torch.device) -> torch.device:
     """Return a CUDA device with its index; an error if torch finds no CUDA device."""
     if device.type != "cuda":
         return device

@@ -19,7 +19,7 @@ from avuc.core.tasks import IGNORE_INDEX
 from avuc.posterior import Posterior
 from avuc.prediction.backends.backend import BackendOptions
 from avuc.prediction.backends.features import FeatureStore
-from avuc.prediction.checks import check_seed, refuse_bytes, warn_about_spread
+from avuc.prediction.checks import check_seed, is_whole, refuse_bytes, warn_about_spread
 from avuc.prediction.data import DATASET_BATCH, Examples, Inputs, Loaded, parts_of, source_of
 from avuc.prediction.inputs import Batches
 from avuc.prediction.model import posterior_of, takes_bytes
@@ -96,7 +96,7 @@ class Predictor:
         check_seed(seed)
         if logits is not None and not callable(logits):
             raise InputError(f"logits must be a function from the network's output, found {type(logits).__name__}")
-        self.seed: int = seed
+        self.seed: int = int(seed)
         self.tolerance: float = tolerance
         self.batch_size: int | None = batch_size
         self.task: Task = Task(task, class_dim, ignore_index)
@@ -104,7 +104,9 @@ class Predictor:
         self._lock = threading.RLock()
         where = None if device is None else torch.device(device)
         options = BackendOptions(torch.device("cpu"), dtype, fold_batch_norm, compiled, memory, logits)
-        self._runner = SampleRunner(self.posterior, seed, (samples, tolerance, max_samples), where, options, self.task)
+        self._runner = SampleRunner(
+            self.posterior, self.seed, (samples, tolerance, max_samples), where, options, self.task
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, also in another process: it gets its own lock and prepares its samples again."""
@@ -273,9 +275,9 @@ class Predictor:
     def _limit(self, samples: int | None) -> int:
         if samples is None:
             return self._runner.limit
-        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+        if not is_whole(samples, 1):
             raise InputError(f"samples must be a positive whole number, found {samples}")
-        return samples if self.posterior.num_draws is None else min(samples, self.posterior.num_draws)
+        return int(samples) if self.posterior.num_draws is None else min(int(samples), self.posterior.num_draws)
 
     def _batches(self, examples: Examples, size: int | None = None, count: int | None = None) -> Batches:
         if examples.arguments.scaled and not takes_bytes(self._model):

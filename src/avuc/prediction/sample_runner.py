@@ -21,6 +21,7 @@ from avuc.prediction.backends.shared_trunk import SharedTrunkBackend
 from avuc.prediction.checks import batch_statistics, explanation, number_of_samples, warn_about_images, warn_about_net
 from avuc.prediction.inputs import Batch, Batches, device_of
 from avuc.prediction.outputs import check_outputs
+from avuc.prediction.randomness import generator_states, same_states, warn_if_random
 from avuc.prediction.task import Task
 
 # The first compiled sample takes 22 to 34 s (benchmarks/results/any-net.json), so longer work is compiled. The
@@ -126,15 +127,26 @@ class SampleRunner:
                     self.special, backend = None, self._generic_backend(batches, limit)
                     continue
                 for batch in batches:
-                    logits = backend.logits(samples, batch)
-                    if not self._outputs_checked:
-                        check_outputs(logits[0], self.task, chosen=self.options.logits is not None)
-                        self._outputs_checked = True
+                    if self._outputs_checked:
+                        logits = backend.logits(samples, batch)
+                    else:
+                        logits = self._checked(backend, samples, batch)
                     # at least float32 for everything that follows
                     yield samples, batch, logits if logits.dtype == torch.float64 else logits.float()
                 used = samples.stop
         finally:
             backend.end()
+
+    def _checked(self, backend: Backend, samples: range, batch: Batch) -> Tensor:
+        """Return the first logits; an error if they are no logits, a warning if they are random."""
+        before = generator_states(self.device)
+        logits = backend.logits(samples, batch)
+        check_outputs(logits[0], self.task, chosen=self.options.logits is not None)
+        self._outputs_checked = True
+        # another thread may have drawn numbers meanwhile, so the pass is repeated
+        if not same_states(before, generator_states(self.device)):
+            warn_if_random(logits, backend.logits(samples, batch))
+        return logits
 
     def _special_backend(self) -> Backend | None:
         """Return the first backend that supports these samples, other than the generic one."""

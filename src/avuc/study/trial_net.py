@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from avuc.core.errors import InputError
+from avuc.core.private_copy import deep_copy
 from avuc.data import Stream
 from avuc.data.tensors import MemoryData, TensorData, each
 from avuc.posterior import seeded_generator
@@ -198,7 +198,7 @@ def _is_finite(logits: Tensor) -> bool:
 
 def _run(net: nn.Module, batch: Any) -> Any:
     with torch.no_grad():
-        return copy.deepcopy(net).eval()(batch)
+        return deep_copy(net).eval()(batch)
 
 
 def _try_shifted(net: nn.Module, data: MemoryData, shift: str, severity: int) -> None:
@@ -279,7 +279,7 @@ def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any
     if config.objective.kind == "euc" and not isinstance(batch, Tensor):
         raise InputError(f"{where}: the objective euc needs a network that takes one tensor, not a mapping")
     try:
-        model = method.build(with_head(copy.deepcopy(net), config.objective)).train()
+        model = method.build(with_head(deep_copy(net), config.objective)).train()
         with torch.random.fork_rng(devices=[]):
             loss, logits = config.objective.loss(math.prod(labels.shape)), method.logits(model, batch)
             if not isinstance(logits, Tensor):

@@ -157,7 +157,7 @@ def load_trainer(trainer: ModelTrainer, tensors: Mapping[str, Tensor], history: 
     if len(_under(tensors, f"average.{prefix}.")) != len(trainer.average):
         raise InputError(
             "the checkpoint is of an earlier version, whose moving average (ema_decay) also averaged what SWAG had "
-            "collected; remove it and train again"
+            "collected, or buffers with infinity, such as a causal mask; remove it and train again"
         )
     for number, average in enumerate(trainer.average):
         average.copy_(tensors[f"average.{prefix}.{number}"])

@@ -18,6 +18,7 @@ from avuc.data.augmentation import Augmentation
 from avuc.methods import ObjectiveLoss, Terms
 from avuc.training.meters import accumulate
 from avuc.training.model_trainer import ModelTrainer, draws_for_each_row
+from avuc.training.outputs import logits_to_train
 
 # how much of a step is compiled
 LEVELS = ("all", "the net", "none")
@@ -119,7 +120,7 @@ def _net_forward(trainer: ModelTrainer) -> Callable[[Tensor], Tensor]:
             return logits
 
     replacement = Compiled()
-    return lambda images: method.logits(replacement, images)
+    return lambda images: logits_to_train(method.logits(replacement, images), images)
 
 
 def _drawn_forward(trainer: ModelTrainer, pieces: dict[str, Callable[..., Any]]) -> Callable[[Tensor], Tensor]:

@@ -18,10 +18,12 @@ from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.methods import Method, Objective
 from avuc.prediction.in_memory import in_memory, is_loaded
+from avuc.prediction.inputs import with_index
 from avuc.training.captured import CapturedSteps
 from avuc.training.compiled_steps import CompiledSteps
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch
+from avuc.training.failures import diverged, misfit, rank_lost
 from avuc.training.feature_steps import feature_steps
 from avuc.training.identity import Digests
 from avuc.training.last_batch import check_last_batch
@@ -29,7 +31,7 @@ from avuc.training.log import silent, summary, to_stderr
 from avuc.training.model_trainer import ModelTrainer
 from avuc.training.run import Data, Features, Fitted, Job, Run
 from avuc.training.settings import TrainSettings
-from avuc.training.start import Net
+from avuc.training.start import Net, check_arguments
 from avuc.training.steps import Diverged, EagerSteps, Steps, check
 
 
@@ -82,6 +84,7 @@ def fit(
     >>> len(fitted.history), fitted.threshold > 0
     (2, True)
     """
+    check_arguments(method, net, objective, settings)
     train, held_out = own_data(data, validation)
     job = Job(
         method,
@@ -132,9 +135,7 @@ def fit_many(
     >>> [len(fitted.history) for fitted in fit_many(jobs, progress=False)]
     [1, 1]
     """
-    device = torch.device(device)
-    if str(device) == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
+    device = with_index(torch.device(device))
     directories = [job.directory.resolve() for job in jobs if job.directory is not None]
     if len(set(directories)) != len(directories):
         raise InputError("fit_many: two jobs have the same directory; give each its own")
@@ -206,11 +207,15 @@ class Loop:
                 if bar is not None:
                     bar.advance(0, summary(records))
         except Diverged as error:
-            raise self._diverged(error, epoch) from None
-        except RuntimeError as error:
-            if self.ranks.size == 1 or any(run.calling for run in self.runs):
+            run = next(run for run in self.runs if error.trainer in run.trainers)
+            raise diverged(error, run, epoch) from None
+        except (RuntimeError, TypeError) as error:
+            if any(run.calling for run in self.runs):
                 raise
-            raise self._rank_lost(error, epoch) from error
+            line = misfit(error, self.runs[0].trainers[0].model, self.data)
+            if line is None and (self.ranks.size == 1 or isinstance(error, TypeError)):
+                raise
+            raise line or rank_lost(error, self.ranks, self.runs[0].saved, epoch) from error
         finally:
             self._release()
             for run in self.runs:
@@ -301,20 +306,3 @@ class Loop:
             for part in steps:
                 part.release()
         self._steps.clear()
-
-    def _diverged(self, error: Diverged, epoch: int) -> InputError:
-        run = next(run for run in self.runs if error.trainer in run.trainers)
-        saved = "there is no checkpoint" if run.saved is None else f"the last good checkpoint is {run.saved}"
-        return InputError(
-            f"training {run.job.method.name} (seed {run.job.seed}, model {error.trainer.index}): epoch {epoch}, "
-            f"{error}; {saved}; a lower learning_rate, clip_norm or precision float32 may help"
-        )
-
-    def _rank_lost(self, error: RuntimeError, epoch: int) -> InputError:
-        saved = self.runs[0].saved
-        again = "there is no checkpoint yet" if saved is None else f"the last checkpoint is {saved}"
-        reason = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
-        return InputError(
-            f"rank {self.ranks.rank} of {self.ranks.size} stopped in epoch {epoch} ({reason}): most likely another "
-            f"rank has died; {again}: run the same command again, with any number of ranks"
-        )

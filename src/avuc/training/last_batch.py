@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from avuc.core.errors import InputError
+from avuc.core.private_copy import deep_copy
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData
 from avuc.methods.method import Method
@@ -49,7 +49,7 @@ def check_one_row(method: Method, model: nn.Module, inputs: Any, rows: int, size
         return
     try:
         with torch.no_grad():
-            method.logits(copy.deepcopy(model), inputs)
+            method.logits(deep_copy(model), inputs)
     except InputError:
         raise
     except ValueError as error:  # of torch: one value for each channel

@@ -18,11 +18,12 @@ from avuc.data.tensors import MemoryData, TensorData
 from avuc.losses.euc import with_dirichlet_head
 from avuc.methods import Dropout, Method, Objective, Terms
 from avuc.methods.objective import ObjectiveLoss
-from avuc.methods.swag import SWAGModel
 from avuc.posterior import seeded_generator
 from avuc.training.distributed import Ranks, global_batch_norm
 from avuc.training.freeze_trunk import freeze_trunk, untrained_modules
 from avuc.training.meters import Meters, all_uncertain, labelled_rows
+from avuc.training.moving_average import averaged_buffers, infinite_buffers
+from avuc.training.outputs import logits_to_train
 from avuc.training.settings import TrainSettings
 from avuc.training.start import Net, starting_net
 
@@ -96,6 +97,7 @@ class ModelTrainer:
         self.epoch: int = 0
         self.trapped: int = 0  # epochs in a row that `_warn_if_trapped` counts
         self.kl_share: Tensor = torch.ones((), device=device)
+        self.infinite: set[str] = infinite_buffers(self.model)
         self.average: list[Tensor] = (
             [tensor.detach().clone() for tensor in self.averaged_tensors()] if settings.ema_decay else []
         )
@@ -206,7 +208,7 @@ class ModelTrainer:
         return as_input(self.augment(data.images, rows, drawn[share])), data.labels[rows]
 
     def logits(self, images: Tensor) -> Tensor:
-        return self.method.logits(self.model, images)
+        return logits_to_train(self.method.logits(self.model, images), images)
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         """Take one step: forward pass, loss, backward pass, update, meters.
@@ -264,10 +266,7 @@ class ModelTrainer:
 
     def averaged_tensors(self) -> list[Tensor]:
         """Return the tensors that a moving average is kept of: weights and floating-point buffers of the network."""
-        # not what SWAG has collected: its average would begin with zeros
-        net = self.model.net if isinstance(self.model, SWAGModel) else self.model
-        buffers = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
-        return [parameter.detach() for parameter in self.parameters] + buffers
+        return [parameter.detach() for parameter in self.parameters] + averaged_buffers(self.model, self.infinite)
 
     @torch.no_grad()
     def swap_average(self) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import copy
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
 from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError
+from avuc.core.private_copy import deep_copy
+from avuc.methods import Method, Objective
+from avuc.training.settings import TrainSettings
 
 Net = nn.Module | Callable[[torch.Generator], nn.Module]
 
@@ -25,15 +29,46 @@ def starting_net(net: Net, generator: torch.Generator) -> nn.Module:
         generator: what the function gets.
     """
     if isinstance(net, nn.Module):
-        return copy.deepcopy(_checked(net))
+        return deep_copy(_checked(net))
+    _check_call(net, generator)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((generator.initial_seed() + 1) % 2**63)  # of the CPU only
         # the function may return the same network each time, or one that the user still needs
-        return copy.deepcopy(_checked(net(generator)))
+        return deep_copy(_checked(net(generator)))
 
 
-def _checked(net: nn.Module) -> nn.Module:
+def check_arguments(method: object, net: object, objective: object, settings: object) -> None:
+    """Raise `InputError` for arguments of `fit` of a wrong type, such as a name or a class instead of an instance."""
+    wanted: list[tuple[str, object, type, str]] = [
+        ("method", method, Method, "avuc.methods.SVI()"),
+        ("objective", objective, Objective, 'avuc.methods.Objective("avuc")'),
+        ("settings", settings, TrainSettings, "avuc.train.TrainSettings(epochs=10)"),
+    ]
+    for name, value, kind, example in wanted:
+        if not isinstance(value, kind) and (value is not None or name == "method"):
+            found = f"the class {value.__name__}" if isinstance(value, type) else repr(value)[:60]
+            raise InputError(f"fit: {name} must be an instance, such as {example}; found {found}")
+    if not callable(net):
+        raise InputError(f"fit: net must be a network, or a function that makes one; found {type(net).__name__}")
+
+
+def _check_call(net: Callable[[torch.Generator], nn.Module], generator: torch.Generator) -> None:
+    """Raise if a function cannot be called with a generator."""
+    try:
+        inspect.signature(net).bind(generator)
+    except TypeError as error:
+        raise InputError(
+            f"fit: net must be a network, or a function of one argument, a torch.Generator, that returns one "
+            f"({error}); for example lambda generator: MyNet()"
+        ) from error
+    except ValueError:  # a function of C has no signature
+        return
+
+
+def _checked(net: Any) -> nn.Module:
     """Raise for a network with a posterior inside: methods would train without its KL, and predict at random."""
+    if not isinstance(net, nn.Module):
+        raise InputError(f"fit: net must return a network (nn.Module), found {type(net).__name__}")
     for module in net.modules():
         if isinstance(module, BayesianModule):
             raise InputError(

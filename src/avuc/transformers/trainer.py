@@ -102,6 +102,11 @@ class AvUCTrainer(Trainer):
 def _for_posterior(args: TrainingArguments | None) -> TrainingArguments:
     """Return arguments for a module whose `forward` takes any keyword: its signature names no columns."""
     args = TrainingArguments("trainer_output") if args is None else copy.copy(args)
+    if args.gradient_checkpointing:
+        raise InputError(
+            "AvUCTrainer: gradient_checkpointing cannot run layers again with sampled weights; leave it out. If only "
+            "the last layer is sampled, call gradient_checkpointing_enable() on the model before to_bayesian"
+        )
     args.remove_unused_columns = False
     if args.label_names is None:
         args.label_names = ["labels"]

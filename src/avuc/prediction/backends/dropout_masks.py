@@ -6,12 +6,12 @@ the network. A sample is then a set of values for these buffers, and runs like a
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from avuc.core.private_copy import deep_copy
 from avuc.methods.dropout import MaskDraw
 from avuc.methods.dropout_hooks import DropoutHook
 from avuc.nets.calls import call_every_layer
@@ -39,7 +39,7 @@ def masked_net(net: nn.Module) -> nn.Module | None:
     leaves = all(name and not list(layers[name].children()) for name in names)
     if shared or others or not leaves:
         return None
-    masked = call_every_layer(copy.deepcopy(net).eval())
+    masked = call_every_layer(deep_copy(net).eval())
     for name in names:
         parent, _, leaf = name.rpartition(".")
         layer = masked.get_submodule(name)
