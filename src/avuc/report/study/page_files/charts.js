@@ -75,14 +75,18 @@ function mapScale(key, list) {
   const [low, high] = all.length ? d3.extent(all) : [0, 1];
   return metricOf(key).better === "higher" ? [high, low] : [low, high];
 }
+// names of shifts beside a heatmap: as much room as they need, within limits
+const MOST_LETTERS = 24;
+const shortened = (shift) => { const name = plain(shift); return name.length > MOST_LETTERS ? name.slice(0, MOST_LETTERS - 1) + "…" : name; };
+const nameRoom = () => Math.max(108, Math.min(158, 14 + 6.2 * d3.max(D.shifts, (shift) => shortened(shift).length)));
 function map(width, key, m, domain) {
   const metric = metricOf(key);
   const rows = D.shifts.flatMap((shift) => D.severities.map((level) => ({ shift, level, v: meanAt(key, m, cellAt(shift, level)) })));
   const tone = d3.scaleLinear(domain[0] === domain[1] ? [domain[0] - 1, domain[1]] : domain, [1, 0]).clamp(true);
   const svg = Plot.plot({
-    width, height: 34 + 19 * D.shifts.length, marginLeft: 108, marginTop: 4, marginBottom: 30, ariaLabel: `${metric.title} of ${named(m)} by kind of shift and intensity`,
+    width, height: 34 + 19 * D.shifts.length, marginLeft: nameRoom(), marginTop: 4, marginBottom: 30, ariaLabel: `${metric.title} of ${named(m)} by kind of shift and intensity`,
     style: { background: "none", color: "inherit", fontSize: "11px" },
-    x: { label: "intensity", domain: D.severities, type: "band" }, y: { label: null, domain: D.shifts, tickFormat: plain },
+    x: { label: "intensity", domain: D.severities, type: "band" }, y: { label: null, domain: D.shifts, tickFormat: shortened },
     marks: [
       Plot.cell(rows, { x: "level", y: "shift", fill: (r) => (r.v == null ? "var(--line)" : d3.interpolateCividis(tone(r.v))), inset: 0.5, ariaLabel: (r) => `${plain(r.shift)}, intensity ${r.level}: ${formatted(r.v, metric)}` }),
       Plot.text(rows, { x: "level", y: "shift", text: (r) => formatted(r.v, metric), fill: (r) => (r.v == null ? "var(--ink)" : tone(r.v) > 0.52 ? "#000" : "#fff"), pointerEvents: "none", fontSize: 10 }),
