@@ -24,6 +24,7 @@ from avuc.study.text_file import is_text_file
 from avuc.study.trial_net import FEW, in_memory, try_net
 
 MOST_NAMES = 5  # classes that a line names
+VOID = 255  # what data sets of segmentation often write where there is no label
 # a shift is tried on so many examples, and on fewer if that takes more seconds or more numbers in memory
 MOST_EXAMPLES, MOST_SECONDS, MOST_NUMBERS = 4096, 3.0, 1 << 28
 
@@ -150,10 +151,15 @@ def _check_data(data: StudyData) -> None:
 
 
 def _note_unused_classes(source: str, data: StudyData) -> None:
-    """Print a line if a class has no example to learn from, as with labels that are counted from 1."""
+    """Print a line if a class has no example to learn from, as with labels from 1; refuse pixels labelled 255."""
     parts, names = (in_memory(data.train(1, 0)), data.validation), data.validation.class_names
     used = torch.cat([part.labels.unique() for part in parts]).tolist()
     unused = sorted(set(range(data.validation.num_classes)).difference(used))
+    if data.validation.labels.ndim > 1 and not names and VOID - 1 in unused and max(used) == VOID:
+        raise InputError(
+            f"data.source: {source}: the labels are 0 … {max(set(used) - {VOID}, default=0)} and {VOID}, which often "
+            f"means that there is no label; set data.ignore_index = {VOID}, or data.class_names if it is a class"
+        )
     if unused:
         listed = ", ".join(names[label] if names else str(label) for label in unused[:MOST_NAMES])
         more = ", …" if len(unused) > MOST_NAMES else ""
