@@ -28,6 +28,9 @@ HEAD_ROWS = 256
 # 1,234 may be a thousand or a decimal; 0,234 is a decimal
 THOUSANDS = r"[+-]?[1-9]\d{0,2},\d{3}"
 COMMA_TO_POINT = str.maketrans({",": ".", ".": "!"})
+COMMA_CELLS = "other cells have a decimal comma: use it in all of them"
+EMPTY_CELL = "fill the empty cells, or remove these rows"
+TRUTHS = {"true": 1.0, "false": 0.0}
 COMMA_NOTE = "numbers were read with a decimal comma: 0,25 is 0.25"
 # memory of a short Python string
 TEXT_BYTES = 100
@@ -167,17 +170,17 @@ class _Table:
             self.read[name] = _Column(codes, [text.replace(",", ".") if comma else text for text in known])
         return self.read[name]
 
-    def numbers(self, names: Sequence[str], rows: int, dtype: Any) -> np.ndarray:
-        """Return (rows, len(names)) numbers of these columns."""
+    def numbers(self, names: Sequence[str], rows: int, dtype: Any, *, missing: str = EMPTY_CELL) -> np.ndarray:
+        """Return (rows, len(names)) numbers of these columns; `missing` is the remedy for an empty cell."""
         positions = [self.position[name] for name in names]
         try:
             return _load_numbers(self.path, positions, self.delimiter, rows, dtype, self.uses_comma(names))
         except ValueError as error:
-            read_text_table(self.path, lambda: self._check_numbers(names))
+            read_text_table(self.path, lambda: self._check_numbers(names, missing))
             reason = str(error).splitlines()[0][:200]
             raise file_error(self.path, f"not a readable .csv table ({reason})", REMEDY) from None
 
-    def _check_numbers(self, names: Sequence[str]) -> None:
+    def _check_numbers(self, names: Sequence[str], missing: str) -> None:
         """Raise for the first cell of these columns that is not a number."""
         comma = self.uses_comma(names)
         number = is_comma_number if comma else is_number
@@ -186,7 +189,7 @@ class _Table:
                 text = row[self.position[name]].strip()
                 if not number(text):
                     problem = f"line {line}: column {name!r} contains {quoted(text)}, not a number"
-                    remedy = "other cells have a decimal comma: use it in all of them" if comma else REMEDY
+                    remedy = missing if not text else COMMA_CELLS if comma else REMEDY
                     raise file_error(self.path, f"not a readable .csv table ({problem})", number_hint(text) or remedy)
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
@@ -202,6 +205,16 @@ class _Table:
                         f"line {reader.line_num} has {len(row)} cells, but the header has {len(self.names)}"
                     )
                 yield reader.line_num, row
+
+    def truths(self, name: str) -> np.ndarray | None:
+        """Return 1 for true and 0 for false; None if a cell of the column is neither."""
+        if not all(row[self.position[name]].lower() in TRUTHS for row in self.head):
+            return None
+        column = self.column(name)
+        if not all(text.lower() in TRUTHS for text in column.texts):
+            return None
+        values = np.array([TRUTHS[text.lower()] for text in column.texts], np.float64)
+        return values[np.frombuffer(column.codes, np.int64)]
 
     def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, Named]:
         return self.column(name).numbers(self.path, classes, where)

@@ -16,6 +16,7 @@ MAX_LINE = 16 * 2**20
 # the first of these in the header separates the cells
 DELIMITERS = (",", ";", "\t", "|")
 REMEDY = "save one line per sample with one number per class"
+NOT_UTF8 = "save it as UTF-8; spreadsheets call this CSV UTF-8"
 T = TypeVar("T")
 
 
@@ -81,5 +82,7 @@ def read_text_table(path: Path, read: Callable[[], T]) -> T:
     except InputError:
         raise
     except (ValueError, csv.Error) as error:  # UnicodeDecodeError is a ValueError
-        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
+        if isinstance(error, UnicodeDecodeError):
+            raise file_error(path, "not a readable .csv table (it is not UTF-8 text)", NOT_UTF8) from None
+        reason = str(error).splitlines()[0]
         raise file_error(path, f"not a readable .csv table ({reason[:200]})", REMEDY) from None

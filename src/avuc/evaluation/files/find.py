@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ TABLE_OPENERS: dict[str, Callable[[Path, ReadOptions], Any]] = {
     ".parquet": open_parquet,
 }
 # columns that identify rows, besides row numbers and names that end in id
+COMPRESSED = {".gz": "gunzip -c", ".bz2": "bunzip2 -c", ".xz": "xz -dc", ".zst": "zstd -dc"}
 ID_NAMES = frozenset(["uuid", "key", "name", "file", "filename", "file_name", "path", "image", "image_path"])
 
 
@@ -161,12 +163,23 @@ def also_read(path: str | Path) -> list[Path]:
     return [] if label_file is None else [label_file]
 
 
+def _format_remedy(path: Path, suffix: str) -> str:
+    if suffix in COMPRESSED and (inner := path.with_suffix("").suffix.lower()) in FORMATS:
+        return (
+            f"unpack it, or pass it on: {COMPRESSED[suffix]} {shlex.quote(path.name)} | avuc … - --format {inner[1:]}"
+        )
+    known = f"save it as one of {', '.join(FORMATS)}"
+    if suffix in (".pt", ".pth", ".pkl", ".pickle"):
+        known += ", because files with pickles can run code: numpy.savez('test.npz', logits=…, labels=…)"
+    return known
+
+
 def _format(path: Path) -> Format:
     """Return the format by the suffix; raises if the file cannot be opened or is empty."""
     status = check_regular(path)
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
-        raise file_error(path, f"unknown format {suffix!r}", f"save it as one of {', '.join(FORMATS)}")
+        raise file_error(path, f"unknown format {suffix!r}", _format_remedy(path, suffix))
     if status.st_size == 0:
         raise file_error(path, "is empty", "save the predictions again")
     with open_regular(path):
@@ -218,11 +231,11 @@ def add_labels(
         where = f"column {key!r} of {labels.name!r}"
         values, raw.labels_named = table.label_numbers(key, raw.class_names or (), where)
         raw.labels, raw.labels_from = values, where
-        shared: set[str] = set()
+        shared: list[tuple[str, str]] = []
         if path.suffix.lower() in TABLE_OPENERS and len(table.names) > 1:
             with TABLE_OPENERS[path.suffix.lower()](path, options) as scores:
-                shared = (set(table.names) & set(scores.names)) - {key, *raw.keys}
-                order = _match_rows(path, labels, scores, table, [name for name in scores.names if name in shared])
+                shared = _shared_columns(scores.names, table.names, {key, *raw.keys})
+                order = _match_rows(path, labels, scores, table, shared)
             if order is not None:
                 raw.labels = values[order[0]]
                 raw.notes.append(f"labels were matched to the scores by column {order[1]!r}")
@@ -233,12 +246,12 @@ def add_labels(
 
 
 def _match_rows(
-    path: Path, labels: Path, scores: LabelTable, table: LabelTable, shared: list[str]
+    path: Path, labels: Path, scores: LabelTable, table: LabelTable, shared: list[tuple[str, str]]
 ) -> tuple[np.ndarray, str] | None:
     """Return for each row of scores the row of its label, and the id column; None if the order is the same."""
     known: tuple[np.ndarray, str] | None = None
-    for name in shared:
-        ours, theirs = scores.cells(name), table.cells(name)
+    for own, name in shared:
+        ours, theirs = scores.cells(own), table.cells(name)
         if ours is not None and theirs is not None and set(ours) != set(theirs):
             # one program may have written 7, and the other 007 or 7.0
             ours, theirs = [whole_text(cell) for cell in ours], [whole_text(cell) for cell in theirs]
@@ -259,6 +272,22 @@ def _match_rows(
     if known is None or np.array_equal(known[0], np.arange(len(known[0]))):
         return None
     return known
+
+
+def _shared_columns(ours: Sequence[str], theirs: Sequence[str], others: set[str]) -> list[tuple[str, str]]:
+    """Return the columns that two tables share, by their names in both; upper and lower case count only if needed.
+
+    Args:
+        ours: columns of the scores.
+        theirs: columns of the labels.
+        others: columns that are scores or labels.
+
+    >>> _shared_columns(["Id", "fold", "p"], ["id", "fold", "label"], {"p", "label"})
+    [('Id', 'id'), ('fold', 'fold')]
+    """
+    by_case = {name: [other for other in theirs if other.lower() == name.lower()] for name in ours}
+    alike = {name: name if name in found else found[0] for name, found in by_case.items() if found}
+    return [(own, name) for own, name in alike.items() if not others & {own, name}]
 
 
 def _is_id(name: str) -> bool:

@@ -1,0 +1,117 @@
+"""What decides silently which label belongs to which score: the order of named columns, ids, and options to copy."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+
+from avuc.cli import main
+from avuc.core.errors import InputError
+from avuc.evaluation.files.read import open_scores, read_scores
+
+ROWS = 60
+
+
+def good_model(classes: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, classes, ROWS)
+    probs = rng.dirichlet(np.ones(classes), ROWS) * 0.4
+    probs[np.arange(ROWS), labels] += 0.6
+    return probs, labels
+
+
+def write(path, columns: dict[str, object]) -> str:
+    names = list(columns)
+    lines = [",".join(names), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def accuracy(file) -> float:
+    return float((file.scores.argmax(-1) == file.labels).float().mean())
+
+
+def test_two_columns_in_reverse_order_are_refused(tmp_path):
+    probs, labels = good_model(2)
+    path = write(tmp_path / "a.csv", {"prob_yes": probs[:, 1], "prob_no": probs[:, 0], "label": labels})
+    with pytest.raises(InputError, match=r"unclear which number is which column.*--columns prob_no,prob_yes or --col"):
+        read_scores(path)
+    assert accuracy(read_scores(path, columns="prob_no,prob_yes")) == 1
+    assert accuracy(read_scores(path, columns="prob_yes,prob_no")) == 0  # the user says so
+
+
+def test_columns_that_are_not_in_alphabetical_order_are_refused(tmp_path):
+    probs, labels = good_model(3)  # labels numbered alphabetically, as LabelEncoder does: cat, dog, fox
+    columns = {"prob_fox": probs[:, 2], "prob_cat": probs[:, 0], "prob_dog": probs[:, 1], "label": labels}
+    path = write(tmp_path / "a.csv", columns)
+    with pytest.raises(InputError, match=r"alphabetical order; name .*--columns prob_cat,prob_dog,prob_fox or"):
+        read_scores(path)
+    assert accuracy(read_scores(path, columns="prob_cat,prob_dog,prob_fox")) == 1
+
+
+@pytest.mark.parametrize("names", [["zebra", "ant", "cow"], ["ant", "cow", "zebra"]])
+def test_numbers_in_the_order_of_the_columns_are_read_as_before(tmp_path, names):
+    probs, labels = good_model(3)
+    columns = {f"prob_{name}": probs[:, index] for index, name in enumerate(names)}
+    file = read_scores(write(tmp_path / "a.csv", {**columns, "label": labels}))
+    assert accuracy(file) == 1
+    assert "labels are numbers, read in the order of the columns" in file.notes[-1]
+
+
+def test_a_large_table_is_checked_too(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    probs, labels = good_model(2)
+    table = pandas.DataFrame({"prob_yes": probs[:, 1], "prob_no": probs[:, 0], "label": labels})
+    table.to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="unclear which number is which column"):
+        open_scores(tmp_path / "a.parquet", most_scores=10)
+
+
+def test_labels_from_1(tmp_path):
+    probs, labels = good_model(2)
+    path = write(tmp_path / "a.csv", {"prob_yes": probs[:, 1], "prob_no": probs[:, 0], "label": labels + 1})
+    with pytest.raises(InputError, match="unclear which number is which column"):
+        read_scores(path, first_label=1)
+
+
+def test_a_second_file_follows_the_first(tmp_path):
+    probs, labels = good_model(2)
+    first = read_scores(write(tmp_path / "a.csv", {"p_yes": probs[:, 0], "p_no": probs[:, 1], "label": labels}))
+    drifted = write(tmp_path / "b.csv", {"p_yes": probs[:, 1], "p_no": probs[:, 0], "label": labels})
+    assert accuracy(read_scores(drifted, like=first)) == 0
+
+
+def test_ids_whose_names_differ_in_case(tmp_path):
+    probs, labels = good_model(3)
+    scores = write(tmp_path / "s.csv", {"Id": range(ROWS), **{f"prob_{k}": probs[:, k] for k in range(3)}})
+    order = np.random.default_rng(1).permutation(ROWS)
+    truth = write(tmp_path / "l.csv", {"id": order, "label": labels[order]})
+    file = read_scores(scores, labels=truth)
+    assert accuracy(file) == 1
+    assert "labels were matched to the scores by column 'id'" in file.notes
+
+
+def test_a_label_with_a_space_can_be_copied_into_the_shell(tmp_path):
+    probs, labels = good_model(2)
+    words = np.array(["no finding", "malignant"])[labels]
+    path = write(tmp_path / "a.csv", {"prob": probs[:, 1], "label": words})
+    with pytest.raises(InputError, match="pass --positive 'no finding' or --positive malignant"):
+        read_scores(path)
+
+
+def test_packed_and_other_encodings_get_a_remedy_that_helps(tmp_path, capsys):
+    probs, labels = good_model(2)
+    path = tmp_path / "a.csv"
+    write(path, {"prob_0": probs[:, 0], "prob_1": probs[:, 1], "label": labels})
+    packed = tmp_path / "a.csv.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert main(["evaluate", str(packed)]) == 2
+    assert "gunzip -c a.csv.gz | avuc … - --format csv" in capsys.readouterr().err
+    path.write_bytes(path.read_text().encode("utf-16"))
+    assert main(["evaluate", str(path)]) == 2
+    assert "(it is not UTF-8 text); save it as UTF-8" in capsys.readouterr().err
+    (tmp_path / "a.pt").write_bytes(b"x")
+    assert main(["evaluate", str(tmp_path / "a.pt")]) == 2
+    assert "numpy.savez" in capsys.readouterr().err
