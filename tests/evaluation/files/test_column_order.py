@@ -115,3 +115,26 @@ def test_packed_and_other_encodings_get_a_remedy_that_helps(tmp_path, capsys):
     (tmp_path / "a.pt").write_bytes(b"x")
     assert main(["evaluate", str(tmp_path / "a.pt")]) == 2
     assert "numpy.savez" in capsys.readouterr().err
+
+
+def label_files(tmp_path, own: str, other: str, prefix: str = "", **more):
+    probs, labels = good_model(3)
+    names = [f"{number}.png" for number in range(ROWS)]
+    more = {name: ["a"] * ROWS for name in more}
+    scores = write(tmp_path / "s.csv", {own: names, **more, **{f"prob_{k}": probs[:, k] for k in range(3)}})
+    order = np.random.default_rng(1).permutation(ROWS)
+    columns = {other: [prefix + names[row] for row in order], **more, "label": labels[order]}
+    return scores, write(tmp_path / "l.csv", columns)
+
+
+def test_the_same_ids_under_another_name(tmp_path):
+    scores, truth = label_files(tmp_path, "image", "filename")
+    file = read_scores(scores, labels=truth)
+    assert accuracy(file) == 1
+    assert "labels were matched to the scores by column 'filename'" in file.notes
+
+
+def test_a_note_if_the_tables_share_a_column_that_is_no_id(tmp_path):
+    scores, truth = label_files(tmp_path, "image", "filename", prefix="folder/", fold=True)
+    file = read_scores(scores, labels=truth)
+    assert "labels were matched to the scores by position; column 'filename' was not used" in file.notes

@@ -231,24 +231,27 @@ def add_labels(
         where = f"column {key!r} of {labels.name!r}"
         values, raw.labels_named = table.label_numbers(key, raw.class_names or (), where)
         raw.labels, raw.labels_from = values, where
-        shared: list[tuple[str, str]] = []
+        counts = [name for name in table.names if is_row_number(name) and name.lower() != "id"]
+        ids = [name for name in table.names if _is_id(name) and name not in (key, *counts)]
+        matched = None
         if path.suffix.lower() in TABLE_OPENERS and len(table.names) > 1:
             with TABLE_OPENERS[path.suffix.lower()](path, options) as scores:
                 shared = _shared_columns(scores.names, table.names, {key, *raw.keys})
-                order = _match_rows(path, labels, scores, table, shared)
-            if order is not None:
-                raw.labels = values[order[0]]
-                raw.notes.append(f"labels were matched to the scores by column {order[1]!r}")
-        counts = [name for name in table.names if is_row_number(name) and name.lower() != "id"]
-        ids = [name for name in table.names if _is_id(name) and name not in (key, *counts)]
-        if ids and not shared:
+                matched = _match_rows(path, labels, scores, table, shared)
+                if matched is None and ids:
+                    own = [name for name in scores.names if _is_id(name) and name not in raw.keys]
+                    matched = _same_ids(scores, table, own, ids)
+            if matched is not None and not np.array_equal(matched[0], np.arange(len(matched[0]))):
+                raw.labels = values[matched[0]]
+                raw.notes.append(f"labels were matched to the scores by column {matched[1]!r}")
+        if ids and matched is None:
             raw.notes.append(f"labels were matched to the scores by position; column {ids[0]!r} was not used")
 
 
 def _match_rows(
     path: Path, labels: Path, scores: LabelTable, table: LabelTable, shared: list[tuple[str, str]]
 ) -> tuple[np.ndarray, str] | None:
-    """Return for each row of scores the row of its label, and the id column; None if the order is the same."""
+    """Return for each row of scores the row of its label, and the id column; None if no shared column has ids."""
     known: tuple[np.ndarray, str] | None = None
     for own, name in shared:
         ours, theirs = scores.cells(own), table.cells(name)
@@ -269,9 +272,22 @@ def _match_rows(
         if not same:
             problem = f"column {name!r} does not contain the same ids as in {path.name!r}, each once"
             raise file_error(labels, problem, "save the ids of the same rows in both files, or in only one of them")
-    if known is None or np.array_equal(known[0], np.arange(len(known[0]))):
-        return None
     return known
+
+
+def _same_ids(
+    scores: LabelTable, table: LabelTable, ours: Sequence[str], theirs: Sequence[str]
+) -> tuple[np.ndarray, str] | None:
+    """Return what `_match_rows` does for columns of other names with the same ids, such as `image` and `filename`."""
+    own_cells = [
+        cells for name in ours if not is_row_number(name) or name.lower() == "id" if (cells := scores.cells(name))
+    ]
+    for name in theirs:
+        row_of = {cell: row for row, cell in enumerate(table.cells(name) or ())}
+        for cells in own_cells:
+            if len(row_of) == len(cells) and row_of.keys() == set(cells):
+                return np.array([row_of[cell] for cell in cells], np.int64), name
+    return None
 
 
 def _shared_columns(ours: Sequence[str], theirs: Sequence[str], others: set[str]) -> list[tuple[str, str]]:
