@@ -33,6 +33,11 @@ def test_255_is_not_silently_a_class(tmp_path):
         small(tmp_path)
 
 
+def test_255_beside_class_names_names_the_remedy(tmp_path):
+    with pytest.raises(InputError, match=r"only 3 class names .*set data.ignore_index = 255 if it marks positions"):
+        small(tmp_path, class_names=["road", "car", "tree"])
+
+
 def test_255_may_be_named_as_a_class(tmp_path):
     store = small(tmp_path, class_names=[str(number) for number in range(256)])
     assert store.done()
