@@ -138,3 +138,14 @@ def test_a_note_if_the_tables_share_a_column_that_is_no_id(tmp_path):
     scores, truth = label_files(tmp_path, "image", "filename", prefix="folder/", fold=True)
     file = read_scores(scores, labels=truth)
     assert "labels were matched to the scores by position; column 'filename' was not used" in file.notes
+
+
+def test_labels_that_are_counted_from_1_are_no_other_order(tmp_path):
+    probs, labels = good_model(3)
+    columns = {f"prob_{name}": probs[:, index] for index, name in enumerate(["fox", "cat", "dog"])}
+    kept = labels < 2
+    columns = {name: values[kept] for name, values in columns.items()}
+    path = write(tmp_path / "a.csv", {**columns, "label": labels[kept] + 1})
+    with pytest.raises(InputError, match="may start at 0 or at 1"):
+        read_scores(path)
+    assert accuracy(read_scores(path, first_label=1)) == 1

@@ -106,18 +106,18 @@ def check_column_order(
         return
     rank = torch.empty(len(names), dtype=torch.int64)
     rank[torch.tensor(order)] = torch.arange(len(names))
-    rows, right = 0, [0, 0]
+    rows, right = 0, [0, 0, 0]
     for scores, labels in blocks:
         assert labels is not None
         predicted = (scores.to(torch.float32).mean(0) if scores.ndim == 3 else scores).argmax(-1)
         numbers = labels.reshape(-1) - first_label
-        for index, read in enumerate((predicted, rank.to(predicted.device)[predicted])):
+        for index, read in enumerate((predicted, rank.to(predicted.device)[predicted], predicted + 1)):
             right[index] += int((read == numbers).sum())
         rows += len(numbers)
-    if right[1] <= right[0]:
+    if right[1] <= max(right[0], right[2]):  # the last: labels that are counted from 1, which is decided later
         return
     other = "the reverse" if len(names) == 2 else "alphabetical"
-    shares = [f"{100 * count / rows:.3g} %" for count in right]
+    shares = [f"{100 * count / rows:.3g} %" for count in right[:2]]
     problem = (
         f"labels from {raw.labels_from} are numbers, and it is unclear which number is which column: "
         f"{shares[0]} of the rows are right in the order of the columns, {shares[1]} in {other} order"
