@@ -149,3 +149,20 @@ def test_labels_that_are_counted_from_1_are_no_other_order(tmp_path):
     with pytest.raises(InputError, match="may start at 0 or at 1"):
         read_scores(path)
     assert accuracy(read_scores(path, first_label=1)) == 1
+
+
+@pytest.mark.parametrize("names", [["0", "1", "2"], ["cat", "dog", "fox"]])
+def test_the_scores_of_two_models_are_not_chosen_between(tmp_path, names):
+    probs, labels = good_model(3)
+    columns = {f"{model}_prob_{name}": probs[:, k] for model in "ba" for k, name in enumerate(names)}
+    path = write(tmp_path / "a.csv", {**columns, "label": np.array(names)[labels]})
+    with pytest.raises(InputError, match=r"may be the scores of 2 models: .* --scores-key b_prob_"):
+        read_scores(path)
+    assert accuracy(read_scores(path, scores_key="a_prob_")) == 1
+
+
+def test_probabilities_are_chosen_beside_counts(tmp_path):
+    probs, labels = good_model(2)
+    columns = {"n_cat": labels + 3, "n_dog": labels + 2, "p_cat": probs[:, 0], "p_dog": probs[:, 1]}
+    path = write(tmp_path / "a.csv", {**columns, "label": np.array(["cat", "dog"])[labels]})
+    assert accuracy(read_scores(path)) == 1

@@ -75,6 +75,16 @@ def ambiguous_columns(
     return file_error(path, problem, f"name the score columns, for example: --columns {columns_option}{label_option}")
 
 
+def two_models(path: Path, chosen: Sequence[str], starts: Sequence[str]) -> InputError:
+    """Return the error for a table with the scores of several models, whose columns have these first parts."""
+    return file_error(
+        path,
+        f"columns {listing(chosen, 3)} may be the scores of {len(starts)} models: their names start with "
+        f"{listing(starts, 4)}",
+        f"choose one with --scores-key {shlex.quote(starts[0])}",
+    )
+
+
 def ambiguous_labels(path: Path, names: Sequence[str]) -> InputError:
     """Return the error for a table in which several columns may contain the labels."""
     return file_error(
