@@ -111,7 +111,11 @@ function density(width, m) {
     marks: [
       Plot.areaY(rows, { x: "x", y2: "y", y1: 0, z: "group", fill: "group", fillOpacity: 0.25, curve: "step" }),
       Plot.lineY(rows, { x: "x", y: "y", z: "group", stroke: "group", strokeWidth: 2, curve: "step" }),
-      Plot.text(d3.groups(rows, (r) => r.group).map(([group, list]) => ({ group, ...d3.greatest(list, (r) => r.y) })), { x: (r) => Math.max(r.x, D.top * 0.07), y: "y", text: "group", fill: "group", textAnchor: "start", dx: 8, dy: 4, stroke: "var(--card)", strokeWidth: 4 }),
+      // beside the highest point of each curve; left of it near the right edge
+      ...d3.groups(rows, (r) => r.group).map(([group, list]) => ({ group, ...d3.greatest(list, (r) => r.y) })).map((peak) => {
+        const left = peak.x > D.top * 0.85;
+        return Plot.text([peak], { x: (r) => Math.max(r.x, D.top * 0.07), y: "y", text: "group", fill: "group", textAnchor: left ? "end" : "start", dx: left ? -8 : 8, dy: 4, stroke: "var(--card)", strokeWidth: 4 });
+      }),
     ],
   });
 }
