@@ -1,6 +1,8 @@
-"""Pixels without a label: the usual label 255, in the data and in what a shift returns."""
+"""What is easily overlooked in own data: the label 255 of pixels, and crops that images as floats do not get."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -66,3 +68,16 @@ def test_labels_of_tokens_that_a_shift_makes_wrong(tmp_path):
 
     with pytest.raises(InputError, match=r"study.shifts: .* returned the label 3; expected classes 0 … 2"):
         small(tmp_path, data=data, net=Tokens, class_dim=-1, shifts=[shifted], severities=[5])
+
+
+@pytest.mark.parametrize(("settings", "told"), [({"pad": 4}, True), ({"flip": True}, True), ({}, False)])
+def test_crops_that_float_images_do_not_get_are_mentioned(tmp_path, capsys, settings, told):
+    generator = torch.Generator().manual_seed(0)
+    images, labels = torch.rand(60, 3, 4, 4, generator=generator), torch.arange(60) % 2
+    data = {"train": (images[:40], labels[:40]), "test": (images[40:], labels[40:])}
+
+    def net(num_classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(48, num_classes))
+
+    small(tmp_path, data=data, net=net, train=replace(TRAIN, **settings)).close()
+    assert ("trained without crops and flips" in capsys.readouterr().err) == told
