@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from avuc.report.study.page import write_study_page
+from avuc.report.study.results import read_results
+from avuc.study.store import Store
+
 ANCHORS = """(() => {
   const peak = (at) => [[...Array(50).keys()].map((n) => (n === at ? 90 : 1))];
   const before = histogram;
@@ -40,3 +46,22 @@ def test_a_long_name_fits_beside_a_heatmap(new_page, page_file):
     text, inside = new_page(page_file).js(ROOM)
     assert text == "a shift of mine with a …"
     assert inside
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_line_and_box_has_the_colour_of_its_method(new_page, synthetic_study, tmp_path, count):
+    """Of two methods both were black, on a dark page invisible."""
+    synthetic_study(tmp_path, ("first", "second", "third")[:count])
+    path = tmp_path / "page.html"
+    store = Store(tmp_path, create=False)
+    write_study_page(read_results(store), path)
+    store.close()
+    page = new_page(path)
+    wanted = {f"var(--m{number})" for number in range(count)}
+    for chart, attribute in (("accuracyConfidence", "stroke"), ("box-ece", "fill"), ("training", "stroke")):
+        part = "[aria-label=bar] rect" if attribute == "fill" else "[aria-label=line] path"
+        of_part = f"e.getAttribute('{attribute}') || e.closest('[{attribute}]').getAttribute('{attribute}')"
+        found = page.js(f"[...document.querySelectorAll('[data-chart={chart}] {part}')].map(e => {of_part})")
+        assert found, chart
+        # the second method has no training of its own
+        assert set(found) == wanted - ({"var(--m1)"} if chart == "training" else set()), chart

@@ -1,7 +1,8 @@
 "use strict";
 // Every chart is a function that returns an SVG made by Observable Plot.
 const names = () => D.methods.map((m) => m.name);
-const colours = () => ({ domain: d3.range(D.methods.length), range: D.methods.map((_, n) => `var(--m${n})`) });
+// categorical: of two numbers Plot would make a continuous scale, which cannot mix CSS variables and draws black
+const colours = () => ({ type: "categorical", domain: d3.range(D.methods.length), range: D.methods.map((_, n) => `var(--m${n})`) });
 const symbols = () => ({ domain: d3.range(D.methods.length), range: D.methods.map((m) => m.symbol) });
 const dash = (m) => (D.methods[m].study ? "5,3" : null);
 const named = (m) => D.methods[m].name;
