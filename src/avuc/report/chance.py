@@ -30,3 +30,12 @@ def ece_may_be_chance(result: EvaluationResult) -> bool:
     if math.isfinite(low):
         return low <= 0
     return result.metrics["ece"] <= 0.8 * math.sqrt(result.bins / max(1, result.n))
+
+
+def worse_than_guessing(result: EvaluationResult) -> bool:
+    """Return whether the accuracy is below that of random guesses, 1/C, by more than chance."""
+    accuracy, guessing = result.metrics["accuracy"], 1 / max(1, result.num_classes)
+    low, high = result.intervals.get("accuracy", (math.nan, math.nan))
+    if not math.isfinite(low):  # three standard errors of guesses
+        high = accuracy + 3 * math.sqrt(guessing * (1 - guessing) / max(1, result.n))
+    return high < guessing

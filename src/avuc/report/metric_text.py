@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from avuc.report.chance import ece_may_be_chance, gap_by_chance
+from avuc.report.chance import ece_may_be_chance, gap_by_chance, worse_than_guessing
 from avuc.report.numbers import distinct, number, percent, signed
 
 if TYPE_CHECKING:
@@ -226,6 +226,7 @@ def verdict(result: EvaluationResult) -> list[str]:
         lines = [f"The model is overconfident: {both}."]
     else:
         lines = [f"The model is underconfident: {both}."]
+    lines = _order_doubts(result) + lines
     certain, flagged = (result.metrics[name] for name in ("p_accurate_given_certain", "p_uncertain_given_inaccurate"))
     if accuracy == 1:
         lines.append("It makes no mistakes on these rows, so its uncertainty about mistakes cannot be measured.")
@@ -243,6 +244,17 @@ def verdict(result: EvaluationResult) -> list[str]:
     return lines
 
 
+def _order_doubts(result: EvaluationResult) -> list[str]:
+    """Return a sentence if the model is right less often than guesses: scores and labels probably do not match."""
+    if not worse_than_guessing(result):
+        return []
+    right, guesses = distinct(result.metrics["accuracy"], 1 / result.num_classes)
+    return [
+        f"It is right {right} of the time, and random guesses would be {guesses} of the time: check that scores and "
+        "labels have the same order of classes and rows, and that a larger score means a more probable class."
+    ]
+
+
 def compared_verdict(result: Comparison) -> list[str]:
     """Return what calibration changed, in sentences."""
     if result.refused is not None:
@@ -251,7 +263,7 @@ def compared_verdict(result: Comparison) -> list[str]:
             "The figures show what it would have changed.",
             *compared_verdict(result.refused),
         ]
-    lines = []
+    lines = _order_doubts(result.before)
     if result.temperature is not None:
         t = result.temperature
         effect = f"{'lowers' if t > 1 else 'raises'} the confidence of every prediction"

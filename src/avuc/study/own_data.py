@@ -158,7 +158,10 @@ def _check_labels(inputs: Any, labels: Tensor, count: int, where: str, *, named:
     highest = int(labels.max())
     if highest >= count:
         reason = f"there are only {count} class names" if named else f"the training data have {count} classes"
-        raise InputError(f"{where}: label {highest}, but {reason} (0 … {count - 1}); correct it, or data.class_names")
+        remedy = f"set data.ignore_index = {highest} if it marks positions without a label, or " * (labels.ndim > 1)
+        raise InputError(
+            f"{where}: label {highest}, but {reason} (0 … {count - 1}); {remedy}correct it, or data.class_names"
+        )
     missing = int((labels == IGNORE_INDEX).sum())
     if missing and labels.ndim == 1 and isinstance(inputs, Tensor) and inputs.dtype == uint8:
         raise InputError(f"{where}: {missing} images have no label; leave them out")

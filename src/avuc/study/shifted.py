@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from avuc.core.errors import InputError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.data import Dataset
 from avuc.data.tensors import Inputs, MemoryData, TensorData, each
 from avuc.shifts import Profile, apply_shift, corrupt, moved_labels
@@ -74,6 +75,7 @@ def _shifted(
     labels = clean.labels
     if is_path(name):
         images, labels = own_images(clean.images, labels, name, severity, seed, options)
+        _check_classes(labels, clean.num_classes, name)
     else:
         images = corrupt(clean.images, name, severity, seed=seed, profile=profile)
         if labels.ndim == clean.images.ndim - 1:
@@ -163,6 +165,16 @@ def _shift_batch(
     return inputs, moved
 
 
+def _check_classes(labels: Tensor, num_classes: int, path: str) -> None:
+    """Refuse labels of a shift that are no classes."""
+    wrong = labels[((labels < 0) | (labels >= num_classes)) & (labels != IGNORE_INDEX)]
+    if len(wrong) and labels.ndim > 1:
+        raise InputError(
+            f"study.shifts: {path} returned the label {int(wrong[0])}; expected classes 0 … {num_classes - 1}, and "
+            f"{IGNORE_INDEX} where there is no label"
+        )
+
+
 def _own_shifted(clean: TensorData, path: str, severity: int, seed: int, options: Mapping[str, Any]) -> TensorData:
     """Apply the user's function to sentences, or to tensors of any kind."""
     function = shift_function(path, options)
@@ -179,6 +191,7 @@ def _own_shifted(clean: TensorData, path: str, severity: int, seed: int, options
         _check_alike(shifted, each(clean.inputs, lambda tensor: tensor[rows]), path)  # noqa: B023
         parts.append(shifted)
         moved.append(labels)
+    _check_classes(torch.cat(moved), clean.num_classes, path)
     if isinstance(clean.inputs, Tensor):
         inputs: Inputs = torch.cat(parts)
     else:

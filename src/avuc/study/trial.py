@@ -24,6 +24,8 @@ from avuc.study.text_file import is_text_file
 from avuc.study.trial_net import FEW, in_memory, try_net
 
 MOST_NAMES = 5  # classes that a line names
+IMAGE_DIMS = 4  # (N, channels, height, width)
+VOID = 255  # what data sets of segmentation often write where there is no label
 # a shift is tried on so many examples, and on fewer if that takes more seconds or more numbers in memory
 MOST_EXAMPLES, MOST_SECONDS, MOST_NUMBERS = 4096, 3.0, 1 << 28
 
@@ -56,6 +58,7 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
     data = StudyData(recipe, torch.device("cpu"))
     if recipe.data.is_own:
         _check_data(data)
+        _note_augmentation(recipe, data.validation)
         tested = () if recipe.data.evaluate_on_validation else ("test",)
         for split in filter(None, ("train", recipe.data.validation_split, *tested)):
             check_repeatable(recipe.data, split)
@@ -149,11 +152,29 @@ def _check_data(data: StudyData) -> None:
         check_overlap(source, in_memory(data.train(1, 0)), train, test)
 
 
+def _note_augmentation(recipe: Recipe, data: MemoryData) -> None:
+    """Print a line if crops and flips are set and the data are images as floats, to which they are not applied."""
+    inputs = data.inputs
+    are_floats = isinstance(inputs, torch.Tensor) and inputs.is_floating_point() and inputs.ndim == IMAGE_DIMS
+    trained = [method.train for method in recipe.methods if method.method is not None and not method.skip_training]
+    if are_floats and any(settings.pad or settings.flip for settings in trained):
+        print(
+            f"avuc: data.source: {recipe.data.source}: train.pad and train.flip are for uint8 images, and these are "
+            "floats: they are trained without crops and flips (pad = 0, flip = false leave this line out)",
+            file=sys.stderr,
+        )
+
+
 def _note_unused_classes(source: str, data: StudyData) -> None:
-    """Print a line if a class has no example to learn from, as with labels that are counted from 1."""
+    """Print a line if a class has no example to learn from, as with labels from 1; refuse pixels labelled 255."""
     parts, names = (in_memory(data.train(1, 0)), data.validation), data.validation.class_names
     used = torch.cat([part.labels.unique() for part in parts]).tolist()
     unused = sorted(set(range(data.validation.num_classes)).difference(used))
+    if data.validation.labels.ndim > 1 and not names and VOID - 1 in unused and max(used) == VOID:
+        raise InputError(
+            f"data.source: {source}: the labels are 0 … {max(set(used) - {VOID}, default=0)} and {VOID}, which often "
+            f"means that there is no label; set data.ignore_index = {VOID}, or data.class_names if it is a class"
+        )
     if unused:
         listed = ", ".join(names[label] if names else str(label) for label in unused[:MOST_NAMES])
         more = ", …" if len(unused) > MOST_NAMES else ""

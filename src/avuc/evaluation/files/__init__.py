@@ -5,7 +5,8 @@ The way from a file to checked scores:
 1. open           find.py chooses the reader by the suffix: arrays.py (.npz, .npy, .safetensors), parquet.py with
                   arrow.py, csv.py with csv_header.py. The result is `RawScores` (names.py).
 2. find           Arrays are found by name (names.py), columns of a table by choose_columns.py with the rules in
-                  column_rules.py and columns.py. Labels may come from a second file (find.py).
+                  column_rules.py and columns.py. Labels may come from a second file (find.py,
+                  match_rows.py).
 3. lay out        find_layout.py finds the classes of dense and binary scores, layout.py turns them into rows,
                   class_order.py gives classes the names of text labels.
 4. summarise      summary.py computes a `Summary` of all rows, block by block.

@@ -88,6 +88,15 @@ def stacked(path: Path, held: Any, names: Sequence[str]) -> np.ndarray:
     return scores
 
 
+def booleans_as_numbers(held: Any) -> Any:
+    """Return the table with 1 and 0 in place of true and false."""
+    arrow, _ = arrow_modules()
+    for index, name in enumerate(held.column_names):
+        if arrow.types.is_boolean(held.column(index).type):
+            held = held.set_column(index, name, held.column(index).cast("int8"))
+    return held
+
+
 def _filled(path: Path, held: Any, names: Sequence[str], dtype: Any) -> np.ndarray:
     scores = np.empty((len(held), len(names)), dtype)
     for index, name in enumerate(names):

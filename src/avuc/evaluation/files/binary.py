@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from avuc.evaluation.files.messages import file_error, listing, quoted
@@ -139,7 +140,7 @@ def _text_classes(
         raise file_error(
             path,
             f"{where} have one class only, {quoted(words[0])}",
-            f"pass --positive {words[0]} if the scores are its own",
+            f"pass --positive {shlex.quote(words[0])} if the scores are its own",
         )
     if column in words:
         return words[1 - words.index(column)], column
@@ -150,7 +151,7 @@ def _text_classes(
             path,
             f"it is unclear whether the scores are those of {quoted(words[1])} or of {quoted(words[0])} "
             f"(accuracy {shares[0]} or {shares[1]})",
-            f"pass --positive {words[1]} or --positive {words[0]}",
+            f"pass --positive {shlex.quote(words[1])} or --positive {shlex.quote(words[0])}",
         )
     return words[0], words[1]
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from avuc.evaluation.files.binary import decide_binary_kind, decide_binary_labels
+from avuc.evaluation.files.class_order import columns_name_numbers
 from avuc.evaluation.files.kinds import decide_kind
 from avuc.evaluation.files.messages import BINARY_REMEDY, file_error, listing, quoted
 from avuc.evaluation.files.names import EXACT_RANGE, RawScores
@@ -234,9 +235,7 @@ def decide_labels(
 def _order_notes(raw: RawScores, numbers: tuple[int, ...] | None, first: int) -> list[str]:
     """Return the note that numbers as labels are read in the order of columns with names; no other order is known."""
     names = raw.class_names
-    if names is None or numbers is not None or len(raw.keys) != len(names):
-        return []
-    if not all(key.endswith(name) for key, name in zip(raw.keys, names, strict=True)):  # --classes
+    if names is None or numbers is not None or not columns_name_numbers(raw):
         return []
     examples = [f"{first + k} is {quoted(name)}" for k, name in enumerate(names[:MOST_NAMES])]
     more = ", …" if len(names) > MOST_NAMES else ""

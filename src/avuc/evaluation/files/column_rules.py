@@ -6,7 +6,6 @@ A column counts as a score only if that is clear. Otherwise the error shows the 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from avuc.evaluation.files.columns import (
     single_score_column,
     suffix_of,
 )
-from avuc.evaluation.files.messages import ambiguous_columns, file_error, listing
+from avuc.evaluation.files.messages import ambiguous_columns, file_error, listing, two_models
 from avuc.evaluation.files.names import ReadOptions
 
 # other columns start with these words too, such as score_math and score_reading
@@ -128,12 +127,7 @@ def _check_one_model(path: Path, chosen: list[str], suffixes: list[str], sample:
     starts = sorted(
         {name[: name.rindex(suffix) + len(head)] for name, suffix, head in zip(chosen, suffixes, heads, strict=True)}
     )
-    raise file_error(
-        path,
-        f"columns {listing(chosen, 3)} may be the scores of {len(starts)} models: their names start with "
-        f"{listing(starts, 4)}",
-        f"choose one with --scores-key {shlex.quote(starts[0])}",
-    )
+    raise two_models(path, chosen, starts)
 
 
 def _heads(suffixes: Sequence[str]) -> list[str] | None:
@@ -213,8 +207,14 @@ def unprefixed_columns(
         return Columns(tuple(chosen), "", tuple(classes), label, tuple(notes))
 
     named = _named_by_labels(pool, values)
-    if named is not None:
-        chosen, classes = named
+    if len(named) > 1:  # p_cat, p_dog, n_cat, n_dog
+        fitting = [fit for fit in named if set(fit[0]) == set(probability_columns)]
+        if not fitting:
+            starts = [chosen[0].removesuffix(classes[0]) for chosen, classes in named]
+            raise two_models(path, [name for chosen, _ in named for name in chosen], starts)
+        named = fitting
+    if named:
+        chosen, classes = named[0]
         prefix = chosen[0].removesuffix(classes[0])
         same_prefix = [name for name in pool if prefix and name.startswith(prefix)]
         # same_prefix: p_cat, p_dog next to a column that does not start with p_
@@ -269,18 +269,21 @@ def _ranges_overlap(sample: TableSample | None, names: list[str]) -> bool:
     return len(rows) > 0 and bool(np.isfinite(rows).all()) and float(rows.min(0).max()) < float(rows.max(0).min())
 
 
-def _named_by_labels(pool: list[str], values: frozenset[str]) -> tuple[list[str], list[str]] | None:
-    """Return the columns named by the labels, with or without a common prefix, and the class names; else None."""
+def _named_by_labels(pool: list[str], values: frozenset[str]) -> list[tuple[list[str], list[str]]]:
+    """Return the columns named by the labels and the class names: without a prefix, else for each common prefix."""
     if not values:
-        return None
+        return []
+    fits: list[tuple[list[str], list[str]]] = []
     value = min(values)
     prefixes = [name.removesuffix(value) for name in pool if value and name.endswith(value) and name != value]
     for prefix in ["", *prefixes[:8]]:
         classes = {prefix + value: value for value in values}
         chosen = [name for name in pool if name in classes]
         if len(chosen) == len(values) > 1 and not _are_column_numbers(values, pool):
-            return chosen, [classes[name] for name in chosen]
-    return None
+            fits.append((chosen, [classes[name] for name in chosen]))
+            if not prefix:
+                break
+    return fits
 
 
 def _are_column_numbers(values: frozenset[str], pool: list[str]) -> bool:

@@ -213,6 +213,18 @@ def is_number(text: str) -> bool:
     return True
 
 
+def is_comma_number(text: str) -> bool:
+    """Return whether the text is a number without a decimal point, with or without a decimal comma."""
+    return "." not in text and is_number(text.replace(",", ".", 1))
+
+
+def as_number(text: str, comma: bool = False) -> float:
+    """Return the number, NaN for text; `comma`: with a decimal comma."""
+    if comma:
+        return float(text.replace(",", ".")) if is_comma_number(text) else np.nan
+    return float(text) if is_number(text) else np.nan
+
+
 def whole_text(text: str) -> str:
     """Return the text of a whole number as plain digits; other texts as they are.
 

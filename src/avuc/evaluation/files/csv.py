@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -19,10 +19,10 @@ from torch import Tensor
 from avuc.core.errors import InputError
 from avuc.core.quotes import plain_rows, quotes_are_text, tables_rows
 from avuc.evaluation.files.choose_columns import choose_columns
-from avuc.evaluation.files.columns import index_labels, is_number, whole_text
+from avuc.evaluation.files.columns import as_number, index_labels, is_comma_number, is_number, whole_text
 from avuc.evaluation.files.csv_header import (
-    MAX_LINE,
     REMEDY,
+    bounded_lines,
     check_header,
     find_delimiter,
     first_line,
@@ -37,6 +37,9 @@ HEAD_ROWS = 256
 # 1,234 may be a thousand or a decimal; 0,234 is a decimal
 THOUSANDS = r"[+-]?[1-9]\d{0,2},\d{3}"
 COMMA_TO_POINT = str.maketrans({",": ".", ".": "!"})
+COMMA_CELLS = "other cells have a decimal comma: use it in all of them"
+EMPTY_CELL = "fill the empty cells, or remove these rows"
+TRUTHS = {"true": 1.0, "false": 0.0}
 COMMA_NOTE = "numbers were read with a decimal comma: 0,25 is 0.25"
 # memory of a short Python string
 TEXT_BYTES = 100
@@ -188,17 +191,17 @@ class _Table:
             self.read[name] = _Column(codes, [text.replace(",", ".") if comma else text for text in known])
         return self.read[name]
 
-    def numbers(self, names: Sequence[str], rows: int, dtype: Any) -> np.ndarray:
-        """Return (rows, len(names)) numbers of these columns."""
+    def numbers(self, names: Sequence[str], rows: int, dtype: Any, *, missing: str = EMPTY_CELL) -> np.ndarray:
+        """Return (rows, len(names)) numbers of these columns; `missing` is the remedy for an empty cell."""
         positions = [self.position[name] for name in names]
         try:
             return self._load_numbers(positions, rows, dtype, self.uses_comma(names))
         except ValueError as error:
-            read_text_table(self.path, lambda: self._check_numbers(names))
+            read_text_table(self.path, lambda: self._check_numbers(names, missing))
             reason = str(error).splitlines()[0][:200]
             raise file_error(self.path, f"not a readable .csv table ({reason})", REMEDY) from None
 
-    def _check_numbers(self, names: Sequence[str]) -> None:
+    def _check_numbers(self, names: Sequence[str], missing: str) -> None:
         """Raise for the first cell of these columns that is not a number."""
         comma = self.uses_comma(names)
         number = is_comma_number if comma else is_number
@@ -207,7 +210,7 @@ class _Table:
                 text = row[self.position[name]].strip()
                 if not number(text):
                     problem = f"line {line}: column {name!r} contains {quoted(text)}, not a number"
-                    remedy = "other cells have a decimal comma: use it in all of them" if comma else REMEDY
+                    remedy = missing if not text else COMMA_CELLS if comma else REMEDY
                     raise file_error(self.path, f"not a readable .csv table ({problem})", number_hint(text) or remedy)
 
     def _lines(self) -> Iterator[tuple[int, list[str]]]:
@@ -225,7 +228,7 @@ class _Table:
 
     def _text_lines(self) -> Iterator[str]:
         with self.path.open(encoding="utf-8-sig", newline="") as file:
-            yield from _bounded(file, self.delimiter, len(self.names))
+            yield from bounded_lines(file, self.delimiter, len(self.names))
 
     def _load_numbers(self, positions: list[int], rows: int, dtype: Any, comma: bool) -> np.ndarray:
         with self.path.open(encoding="utf-8-sig", newline="") as file, warnings.catch_warnings():
@@ -245,6 +248,16 @@ class _Table:
                 usecols=None if self.plain else positions,
                 max_rows=rows,
             )
+
+    def truths(self, name: str) -> np.ndarray | None:
+        """Return 1 for true and 0 for false; None if a cell of the column is neither."""
+        if not all(row[self.position[name]].lower() in TRUTHS for row in self.head):
+            return None
+        column = self.column(name)
+        if not all(text.lower() in TRUTHS for text in column.texts):
+            return None
+        values = np.array([TRUTHS[text.lower()] for text in column.texts], np.float64)
+        return values[np.frombuffer(column.codes, np.int64)]
 
     def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, Named]:
         return self.column(name).numbers(self.path, classes, where)
@@ -287,34 +300,8 @@ class _Table:
     def rows(self, names: Sequence[str]) -> np.ndarray:
         positions = [self.position[name] for name in names]
         commas = [self._has_comma(name) for name in names]
-        cells = ([_number(row[p], comma) for p, comma in zip(positions, commas, strict=True)] for row in self.head)
+        cells = ([as_number(row[p], comma) for p, comma in zip(positions, commas, strict=True)] for row in self.head)
         return np.array(list(cells)).reshape(-1, len(names))
 
     def labels(self, name: str) -> frozenset[str]:
         return frozenset(whole_text(text) for text in self.column(name).texts)
-
-
-def _bounded(file: TextIO, delimiter: str, width: int) -> Iterator[str]:
-    """Yield the lines; raise if one is too long or has more cells than the header (a quoted cell may have commas)."""
-    number = 0
-    while line := file.readline(MAX_LINE):
-        number += 1
-        cells = line.count(delimiter) + 1
-        if len(line) == MAX_LINE:
-            raise ValueError(f"line {number} has more than {MAX_LINE:,} characters")
-        if "\0" in line:
-            raise ValueError(f"line {number} contains a zero byte")
-        if cells > width and '"' not in line:
-            raise ValueError(f"line {number} has {cells} cells, but the header has {width}")
-        yield line
-
-
-def is_comma_number(text: str) -> bool:
-    """Return whether the text is a number without a decimal point, with or without a decimal comma."""
-    return "." not in text and is_number(text.replace(",", ".", 1))
-
-
-def _number(text: str, comma: bool = False) -> float:
-    if comma:
-        return float(text.replace(",", ".")) if is_comma_number(text) else np.nan
-    return float(text) if is_number(text) else np.nan

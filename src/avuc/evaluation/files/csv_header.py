@@ -1,11 +1,11 @@
-"""The header of a .csv: what separates the cells, and whether there is a header line at all."""
+"""The header and the lines of a .csv: what separates the cells, is there a header line, how long may a line be."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from avuc.core.errors import InputError
 from avuc.evaluation.files.columns import is_number
@@ -16,6 +16,7 @@ MAX_LINE = 16 * 2**20
 # the first of these in the header separates the cells
 DELIMITERS = (",", ";", "\t", "|")
 REMEDY = "save one line per sample with one number per class"
+NOT_UTF8 = "save it as UTF-8; spreadsheets call this CSV UTF-8"
 T = TypeVar("T")
 
 
@@ -89,5 +90,22 @@ def read_text_table(path: Path, read: Callable[[], T]) -> T:
     except InputError:
         raise
     except (ValueError, csv.Error) as error:  # UnicodeDecodeError is a ValueError
-        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
+        if isinstance(error, UnicodeDecodeError):
+            raise file_error(path, "not a readable .csv table (it is not UTF-8 text)", NOT_UTF8) from None
+        reason = str(error).splitlines()[0]
         raise file_error(path, f"not a readable .csv table ({reason[:200]})", REMEDY) from None
+
+
+def bounded_lines(file: TextIO, delimiter: str, width: int) -> Iterator[str]:
+    """Yield the lines; raise if one is too long or has more cells than the header (a quoted cell may have commas)."""
+    number = 0
+    while line := file.readline(MAX_LINE):
+        number += 1
+        cells = line.count(delimiter) + 1
+        if len(line) == MAX_LINE:
+            raise ValueError(f"line {number} has more than {MAX_LINE:,} characters")
+        if "\0" in line:
+            raise ValueError(f"line {number} contains a zero byte")
+        if cells > width and '"' not in line:
+            raise ValueError(f"line {number} has {cells} cells, but the header has {width}")
+        yield line

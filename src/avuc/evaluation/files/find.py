@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,11 +28,12 @@ from avuc.evaluation.files.arrays import (
     write_npz,
     write_safetensors,
 )
-from avuc.evaluation.files.columns import index_labels, is_row_number, whole_text
+from avuc.evaluation.files.columns import index_labels, is_row_number
 from avuc.evaluation.files.csv import open_csv, read_csv, write_csv
 from avuc.evaluation.files.csv_header import find_delimiter, first_line
+from avuc.evaluation.files.match_rows import is_id, match_rows, same_ids, shared_columns
 from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing
-from avuc.evaluation.files.names import LABEL_NAMES, Named, RawScores, ReadOptions, check_unique_names, find_label_name
+from avuc.evaluation.files.names import LABEL_NAMES, RawScores, ReadOptions, check_unique_names, find_label_name
 from avuc.evaluation.files.parquet import open_parquet, read_parquet, write_parquet
 
 TEXT_TABLES = (".csv", ".tsv")
@@ -60,8 +62,7 @@ TABLE_OPENERS: dict[str, Callable[[Path, ReadOptions], Any]] = {
     ".tsv": open_csv,
     ".parquet": open_parquet,
 }
-# columns that identify rows, besides row numbers and names that end in id
-ID_NAMES = frozenset(["uuid", "key", "name", "file", "filename", "file_name", "path", "image", "image_path"])
+COMPRESSED = {".gz": "gunzip -c", ".bz2": "bunzip2 -c", ".xz": "xz -dc", ".zst": "zstd -dc"}
 
 
 @contextmanager
@@ -161,30 +162,27 @@ def also_read(path: str | Path) -> list[Path]:
     return [] if label_file is None else [label_file]
 
 
+def _format_remedy(path: Path, suffix: str) -> str:
+    if suffix in COMPRESSED and (inner := path.with_suffix("").suffix.lower()) in FORMATS:
+        return (
+            f"unpack it, or pass it on: {COMPRESSED[suffix]} {shlex.quote(path.name)} | avuc … - --format {inner[1:]}"
+        )
+    known = f"save it as one of {', '.join(FORMATS)}"
+    if suffix in (".pt", ".pth", ".pkl", ".pickle"):
+        known += ", because files with pickles can run code: numpy.savez('test.npz', logits=…, labels=…)"
+    return known
+
+
 def _format(path: Path) -> Format:
     """Return the format by the suffix; raises if the file cannot be opened or is empty."""
     status = check_regular(path)
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
-        raise file_error(path, f"unknown format {suffix!r}", f"save it as one of {', '.join(FORMATS)}")
+        raise file_error(path, f"unknown format {suffix!r}", _format_remedy(path, suffix))
     if status.st_size == 0:
         raise file_error(path, "is empty", "save the predictions again")
     with open_regular(path):
         return FORMATS[suffix]
-
-
-class LabelTable(Protocol):
-    """The methods of a .csv or .parquet table that are used here."""
-
-    @property
-    def names(self) -> list[str]: ...
-    def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, Named]:
-        """Return the labels as numbers, and whether they were class names."""
-        ...
-
-    def cells(self, name: str) -> list[str] | None:
-        """Return the column as text; None if it has empty cells or lists."""
-        ...
 
 
 def add_labels(
@@ -218,65 +216,18 @@ def add_labels(
         where = f"column {key!r} of {labels.name!r}"
         values, raw.labels_named = table.label_numbers(key, raw.class_names or (), where)
         raw.labels, raw.labels_from = values, where
-        shared: set[str] = set()
+        counts = [name for name in table.names if is_row_number(name) and name.lower() != "id"]
+        ids = [name for name in table.names if is_id(name) and name not in (key, *counts)]
+        matched = None
         if path.suffix.lower() in TABLE_OPENERS and len(table.names) > 1:
             with TABLE_OPENERS[path.suffix.lower()](path, options) as scores:
-                shared = (set(table.names) & set(scores.names)) - {key, *raw.keys}
-                order = _match_rows(path, labels, scores, table, [name for name in scores.names if name in shared])
-            if order is not None:
-                raw.labels = values[order[0]]
-                raw.notes.append(f"labels were matched to the scores by column {order[1]!r}")
-        counts = [name for name in table.names if is_row_number(name) and name.lower() != "id"]
-        ids = [name for name in table.names if _is_id(name) and name not in (key, *counts)]
-        if ids and not shared:
+                shared = shared_columns(scores.names, table.names, {key, *raw.keys})
+                matched = match_rows(path, labels, scores, table, shared)
+                if matched is None and ids:
+                    own = [name for name in scores.names if is_id(name) and name not in raw.keys]
+                    matched = same_ids(scores, table, own, ids)
+            if matched is not None and not np.array_equal(matched[0], np.arange(len(matched[0]))):
+                raw.labels = values[matched[0]]
+                raw.notes.append(f"labels were matched to the scores by column {matched[1]!r}")
+        if ids and matched is None:
             raw.notes.append(f"labels were matched to the scores by position; column {ids[0]!r} was not used")
-
-
-def _match_rows(
-    path: Path, labels: Path, scores: LabelTable, table: LabelTable, shared: list[str]
-) -> tuple[np.ndarray, str] | None:
-    """Return for each row of scores the row of its label, and the id column; None if the order is the same.
-
-    Row numbers that occur twice, such as the index of pandas after `concat`, name no row: then another column must.
-    """
-    known: tuple[np.ndarray, str] | None = None
-    unclear: list[str] = []
-    for name in shared:
-        ours, theirs = scores.cells(name), table.cells(name)
-        if ours is not None and theirs is not None and set(ours) != set(theirs):
-            # one program may have written 7, and the other 007 or 7.0
-            ours, theirs = [whole_text(cell) for cell in ours], [whole_text(cell) for cell in theirs]
-        row_of = {cell: row for row, cell in enumerate(theirs or ())}
-        if ours is None or theirs is None:
-            same = not _is_id(name)
-        elif len(row_of) == len(theirs) == len(ours) and set(ours) == row_of.keys():
-            order = np.array([row_of[cell] for cell in ours], np.int64)
-            if known is not None and not np.array_equal(order, known[0]):
-                problem = f"columns {known[1]!r} and {name!r} match its rows to {path.name!r} differently"
-                raise file_error(labels, problem, "save the ids of the same rows in both files")
-            known, same = known or (order, name), True
-        else:
-            same = ours == theirs or not _is_id(name)
-        if not same and name.lower() != "id" and is_row_number(name) and _repeats(ours, theirs):
-            unclear.append(name)
-        elif not same:
-            raise _other_ids(path, labels, name)
-    if unclear and known is None:
-        raise _other_ids(path, labels, unclear[0])
-    if known is None or np.array_equal(known[0], np.arange(len(known[0]))):
-        return None
-    return known
-
-
-def _repeats(*columns: list[str] | None) -> bool:
-    return any(column is not None and len(set(column)) < len(column) for column in columns)
-
-
-def _other_ids(path: Path, labels: Path, name: str) -> InputError:
-    problem = f"column {name!r} does not contain the same ids as in {path.name!r}, each once"
-    return file_error(labels, problem, "save the ids of the same rows in both files, or in only one of them")
-
-
-def _is_id(name: str) -> bool:
-    plain = name.lower()
-    return is_row_number(name) or plain in ID_NAMES or plain.endswith(("_id", " id", "-id", ".id"))

@@ -68,13 +68,21 @@ def ambiguous_columns(
         example = "NAME,NAME,…"
     elif len(columns) > MOST_LISTED and consecutive:
         example = f"{columns[0]}:{columns[-1]}"
-    elif len(columns) > 4 * MOST_LISTED:
-        example = f"{_csv_cell(columns[0])},{_csv_cell(columns[1])},…"
     else:
-        example = ",".join(_csv_cell(name) for name in columns)
+        example = list_option(columns)
     label_option = f" --label {'NAME' if label is None else shlex.quote(label)}" if needs_labels else ""
     columns_option = shlex.quote(example) if columns else example
     return file_error(path, problem, f"name the score columns, for example: --columns {columns_option}{label_option}")
+
+
+def two_models(path: Path, chosen: Sequence[str], starts: Sequence[str]) -> InputError:
+    """Return the error for a table with the scores of several models, whose columns have these first parts."""
+    return file_error(
+        path,
+        f"columns {listing(chosen, 3)} may be the scores of {len(starts)} models: their names start with "
+        f"{listing(starts, 4)}",
+        f"choose one with --scores-key {shlex.quote(starts[0])}",
+    )
 
 
 def ambiguous_labels(path: Path, names: Sequence[str]) -> InputError:
@@ -84,6 +92,16 @@ def ambiguous_labels(path: Path, names: Sequence[str]) -> InputError:
         f"several columns may contain the labels ({listing(names)})",
         f"name the right one, for example: --label {shlex.quote(names[0])}",
     )
+
+
+def list_option(names: Sequence[str]) -> str:
+    """Return names as --columns takes them, with commas between them; the first two of a long list.
+
+    >>> list_option(["cat", "a, b"])
+    'cat,"a, b"'
+    """
+    few = names if len(names) <= 4 * MOST_LISTED else names[:2]
+    return ",".join([*map(_csv_cell, few), *["…"] * (len(few) < len(names))])
 
 
 def _csv_cell(name: str) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from avuc.core.atomic import atomic_path
 from avuc.core.tasks import not_ignored
-from avuc.evaluation.files.arrow import stacked
+from avuc.evaluation.files.arrow import booleans_as_numbers, stacked
 from avuc.evaluation.files.binary import decide_binary_kind
 from avuc.evaluation.files.checks import check_finite
 from avuc.evaluation.files.choose_columns import expand_columns
@@ -35,6 +35,7 @@ from avuc.evaluation.files.write import as_file_dtype
 # the name of a label column is that of its score column with one of these words instead of `prob_`
 LABEL_WORDS = ("", "label", "labels", "target", "targets", "y", "y_true", "true", "gt")
 IGNORE_INDEX = -100
+MISSING = f"write {IGNORE_INDEX} into the empty cells of unknown decisions"
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ def _read_table(path: Path, options: ReadOptions) -> RawScores:
             raw.notes.append(COMMA_NOTE)
         if options.needs_labels:
             label_columns = _label_columns(path, table.names, chosen, suffixes, options.labels_key)
-            raw.labels, raw.labels_from = _numbers(path, table, label_columns, options), _from(label_columns)
+            raw.labels, raw.labels_from = _decisions(path, table, label_columns, options), _from(label_columns)
     return raw
 
 
@@ -240,15 +241,32 @@ def _label_columns(path: Path, names: list[str], scores: list[str], suffixes: li
     return fits[0]
 
 
-def _numbers(path: Path, table: Any, names: Sequence[str], options: ReadOptions) -> np.ndarray:
-    """Return (N, len(names)) numbers of these columns."""
+def _decisions(path: Path, table: Any, names: Sequence[str], options: ReadOptions) -> np.ndarray:
+    """Return (N, len(names)) labels of these columns; true counts as 1 and false as 0."""
+    if not hasattr(table, "truths"):  # a .parquet
+        return _matrix(stacked(path, booleans_as_numbers(table.read(list(names))), names))
+    truths = {name: table.truths(name) for name in names}
+    if not any(values is not None for values in truths.values()):
+        return _numbers(path, table, names, options, missing=MISSING)
+    numbers = [name for name in names if truths[name] is None]
+    found = dict(
+        zip(numbers, _numbers(path, table, numbers, options, missing=MISSING).T, strict=True) if numbers else ()
+    )
+    return np.stack([found.get(name, truths[name]) for name in names], axis=1)
+
+
+def _numbers(path: Path, table: Any, names: Sequence[str], options: ReadOptions, **more: Any) -> np.ndarray:
+    """Return (N, len(names)) numbers of these columns; `more` is for `numbers` of a .csv."""
     if hasattr(table, "numbers"):  # a .csv
         rows = len(table.column(None).codes)
         check_size(path, "the table", 8 * rows * len(names), options.limit)
         if not rows:
             raise file_error(path, "has no rows", "save at least one row")
-        return np.asarray(table.numbers(names, rows, np.float64))
-    values = stacked(path, table.read(list(names)), names)
+        return np.asarray(table.numbers(names, rows, np.float64, **more))
+    return _matrix(stacked(path, table.read(list(names)), names))
+
+
+def _matrix(values: np.ndarray) -> np.ndarray:
     return values[:, None] if values.ndim == 1 else values
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from avuc.core.tasks import not_ignored
-from avuc.evaluation.files.class_order import order_classes
+from avuc.evaluation.files.class_order import check_classes
 from avuc.evaluation.files.find import TEXT_TABLES, HasScoreNames, file_errors, find_scores
 from avuc.evaluation.files.messages import file_error
-from avuc.evaluation.files.names import MARK, RawScores, ReadOptions, check_class_names, check_size, memory_bytes
+from avuc.evaluation.files.names import MARK, RawScores, ReadOptions, check_size, memory_bytes
 from avuc.evaluation.files.padding import marks_padding, scores_with_padding
 from avuc.evaluation.files.reading import Reading
 from avuc.evaluation.files.score_file import BLOCK, ScoreFile, ScoreStream, blocks_of
@@ -26,6 +25,7 @@ from avuc.metrics.streaming.suite import bytes_needed as fixed_bytes
 
 # added to a refusal where it helps
 FIXED_MEMORY = "or evaluate it with --fixed-memory"
+GIVEN = ("like", "order_unknown")  # of `Reading`; they follow from the arguments of `read_scores`
 
 
 def read_scores(
@@ -78,7 +78,9 @@ def read_scores(
     'probs'
     """
     file, known = Path(path), None if like is None else like.raw.layout
-    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known, padding)
+    reading = Reading(
+        kind, first_label, task, class_dim, ignore_index, positive, known, padding, columns is None and like is None
+    )
     reading.check(file)
     with file_errors(file):
         raw = find_scores(
@@ -109,7 +111,7 @@ def _decided(path: Path, raw: RawScores, reading: Reading, needs_labels: bool) -
         if scores.shape[-2] < total:
             positions = not_ignored(raw.labels.reshape(-1), layout.ignore).nonzero()[:, 0]
             raw.keep(positions)
-        _check_classes(path, raw, [(scores, labels)])
+        check_classes(path, raw, [(scores, labels)], reading.first_of_columns)
     elif marks_padding(raw, reading, layout):
         kept = not_ignored(raw.labels.reshape(-1), layout.ignore)
         if reading.padding == MARK:
@@ -163,18 +165,6 @@ def _note_left_out(path: Path, raw: RawScores, total: int, left_out: int) -> Non
         raw.notes.append(f"{left_out:,} of {total:,} {what} have the label {layout.ignore} and were left out")
 
 
-def _check_classes(path: Path, raw: RawScores, blocks: Iterable[tuple[Tensor, Tensor | None]]) -> None:
-    """Check the number of class names, and give classes the names of text labels."""
-    assert raw.layout is not None
-    classes = raw.layout.flat[-1]
-    if classes == 1:
-        return
-    if raw.class_names is not None and len(raw.class_names) != classes:
-        check_class_names(path, raw.class_names, classes)
-    if isinstance(raw.labels_named, tuple):
-        order_classes(path, raw, blocks, classes)
-
-
 def open_scores(
     path: str | Path,
     *,
@@ -213,7 +203,9 @@ def open_scores(
     2
     """
     file, known = Path(path), None if like is None else like.raw.layout
-    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known, padding)
+    reading = Reading(
+        kind, first_label, task, class_dim, ignore_index, positive, known, padding, columns is None and like is None
+    )
     reading.check(file)
     options: dict[str, Any] = {
         "labels": labels,
@@ -227,7 +219,7 @@ def open_scores(
     }
 
     def whole() -> ScoreFile:
-        asked = {name: getattr(reading, name) for name in reading.__dataclass_fields__ if name != "like"}
+        asked = {name: getattr(reading, name) for name in reading.__dataclass_fields__ if name not in GIVEN}
         return read_scores(file, **asked, **options)
 
     # a .csv has no stored row count, and its numbers need less memory than its text
@@ -254,7 +246,7 @@ def open_scores(
             raw.labels = None
         _check_memory(file, raw, memory, ReadOptions(max_gb=max_gb).limit)
         if raw.labels is not None and needs_labels:
-            _check_classes(file, raw, blocks_of(raw.scores, raw.labels, layout))
+            check_classes(file, raw, blocks_of(raw.scores, raw.labels, layout), reading.first_of_columns)
         summary = _summary(file, raw, rows, needs_labels)
         kept = summary.scores.rows
         if raw.labels is not None:

@@ -30,6 +30,12 @@ class Reading:
     like: Layout | None = None  # layout of another file of the same model
     # whether labels that are not needed mark positions of dense scores to leave out; `MARK`: any rows, which stay
     padding: bool | str = False
+    order_unknown: bool = True  # False: the user or an earlier file gave the order of the columns
+
+    @property
+    def first_of_columns(self) -> int | None:
+        """The label of the first column if labels are numbers; None if the order of the columns is known."""
+        return (self.first_label or 0) if self.order_unknown else None
 
     def check(self, path: Path) -> None:
         if self.kind not in KINDS:

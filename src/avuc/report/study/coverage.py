@@ -145,7 +145,8 @@ def coverage_alarms(results: Results) -> list[str]:
             continue
         lowest, kind, method, index = min(drifted)
         shift, severity = results.test_sets[index]
-        named = f"{results.names[method]}, {kind}" + (f", {_plain(shift)} at intensity {severity}" if severity else "")
+        at = f", {results.shift_names[shift]} at intensity {severity}" if severity else ""
+        named = f"{results.names[method]}, {kind}{at}"
         what = "on clean test data the coverage leaves" if where == "clean" else "under shift the coverage is below"
         meaning = (
             "validation and test data differ, or it is chance: 5 % of intervals miss"
@@ -242,7 +243,7 @@ def _by_shift(results: Results, coverage: Coverage, kind: str) -> Table:
         for method in range(len(results.methods)):
             alarm = bool(left[method, index] > MANY)
             cells += [Entry(float(covered[method, index]), best=alarm), Entry(float(size[method, index]))]
-        rows.append([_plain(shift) + (f" {severity}" if severity else ""), *cells])
+        rows.append([results.shift_names[shift] + (f" {severity}" if severity else ""), *cells])
     return Table(
         f"coverage-shifts-{kind}",
         f"Coverage and size of {kind} sets under each shift",
@@ -295,10 +296,6 @@ def _by_class(results: Results, coverage: Coverage, kind: str) -> Table:
 
 def _share(part: float, total: float) -> float:
     return float(part / total) if total else math.nan
-
-
-def _plain(shift: str) -> str:
-    return shift.replace("_", " ")
 
 
 def _whole(value: Any) -> int:

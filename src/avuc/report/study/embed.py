@@ -41,6 +41,7 @@ def payload(results: Results) -> dict[str, Any]:
         "shifts": results.shifts,
         "severities": results.severities,
         "outside": results.outside,
+        "shift_names": results.shift_names,
         "unit": results.unit,
         "units": results.units,
         "metrics": [{"key": name, **metric_text(name)._asdict()} for name in results.metrics],

@@ -168,7 +168,7 @@ def _maps(figure: Any, results: Results, metric: str) -> None:
         axes.tick_params(labelbottom=method + columns >= len(results.methods))  # the lowest chart of its column
         axes.set_xticks(range(len(results.severities)), results.severities)
         axes.set_yticks(
-            range(len(results.shifts)), [_safe(shift.replace("_", " ")) for shift in results.shifts], fontsize=6
+            range(len(results.shifts)), [_safe(results.shift_names[shift]) for shift in results.shifts], fontsize=6
         )
         axes.grid(visible=False)
     figure.colorbar(image, ax=grid, label=metric_text(metric).title, shrink=0.6)
@@ -297,5 +297,5 @@ def _gallery(figure: Any, results: Results) -> None:
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     axes.set_xticks((np.arange(len(levels)) + 0.5) * width, ["clean", *map(str, levels[1:])])
-    labels = [_safe(name.removeprefix("ood:").replace("_", " ")) for name in names]
+    labels = [_safe(results.shift_names[name]) for name in names]
     axes.set_yticks((np.arange(len(names)) + 0.5) * height, labels, fontsize=6)

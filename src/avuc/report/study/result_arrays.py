@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.report.metric_text import DETECTION_TEXT, METRIC_TEXT
+from avuc.report.study.shift_names import shift_names
 
 Array = NDArray[np.float64]
 SetKey = tuple[str, int]  # a set of images: the shift ("clean", "fog", "ood:svhn") and its intensity, 0 if it has none
@@ -115,6 +116,11 @@ class Results:
     def outside(self) -> list[str]:
         """The out-of-distribution data, like "ood:svhn"."""
         return [shift for shift, _ in self.test_sets if shift.startswith("ood:")]
+
+    @cached_property
+    def shift_names(self) -> dict[str, str]:
+        """How texts, tables and charts name the shifts and the out-of-distribution data."""
+        return shift_names(dict.fromkeys(shift for shift, _ in self.test_sets))
 
     @cached_property
     def metrics(self) -> list[str]:

@@ -164,7 +164,9 @@ def detection(results: Results, metric: str) -> Table | None:
     top = results.severities[-1] if results.severities else 0
     test_sets = [(shift, top) for shift in results.shifts] + [(name, 0) for name in results.outside]
     text, lower = metric_text(metric), _lower(metric)
-    rows: list[list[Cell]] = [[_plain(key[0]), *_entries(_at(results, metric, key), lower)] for key in test_sets]
+    rows: list[list[Cell]] = [
+        [results.shift_names[key[0]], *_entries(_at(results, metric, key), lower)] for key in test_sets
+    ]
     if len(results.shifts) > 1:
         rows.append(
             [
@@ -228,7 +230,3 @@ def rank_correlation(first: Array, second: Array) -> float:
     if known.sum() < 3:
         return math.nan
     return round(spearman_rho(first[known], second[known]), 12)
-
-
-def _plain(shift: str) -> str:
-    return shift.removeprefix("ood:").replace("_", " ")

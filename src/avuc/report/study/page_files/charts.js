@@ -1,7 +1,8 @@
 "use strict";
 // Every chart is a function that returns an SVG made by Observable Plot.
 const names = () => D.methods.map((m) => m.name);
-const colours = () => ({ domain: d3.range(D.methods.length), range: D.methods.map((_, n) => `var(--m${n})`) });
+// categorical: of two numbers Plot would make a continuous scale, which cannot mix CSS variables and draws black
+const colours = () => ({ type: "categorical", domain: d3.range(D.methods.length), range: D.methods.map((_, n) => `var(--m${n})`) });
 const symbols = () => ({ domain: d3.range(D.methods.length), range: D.methods.map((m) => m.symbol) });
 const dash = (m) => (D.methods[m].study ? "5,3" : null);
 const named = (m) => D.methods[m].name;
@@ -75,14 +76,18 @@ function mapScale(key, list) {
   const [low, high] = all.length ? d3.extent(all) : [0, 1];
   return metricOf(key).better === "higher" ? [high, low] : [low, high];
 }
+// names of shifts beside a heatmap: as much room as they need, within limits
+const MOST_LETTERS = 24;
+const shortened = (shift) => { const name = plain(shift); return name.length > MOST_LETTERS ? name.slice(0, MOST_LETTERS - 1) + "…" : name; };
+const nameRoom = () => Math.max(108, Math.min(158, 14 + 6.2 * d3.max(D.shifts, (shift) => shortened(shift).length)));
 function map(width, key, m, domain) {
   const metric = metricOf(key);
   const rows = D.shifts.flatMap((shift) => D.severities.map((level) => ({ shift, level, v: meanAt(key, m, cellAt(shift, level)) })));
   const tone = d3.scaleLinear(domain[0] === domain[1] ? [domain[0] - 1, domain[1]] : domain, [1, 0]).clamp(true);
   const svg = Plot.plot({
-    width, height: 34 + 19 * D.shifts.length, marginLeft: 108, marginTop: 4, marginBottom: 30, ariaLabel: `${metric.title} of ${named(m)} by kind of shift and intensity`,
+    width, height: 34 + 19 * D.shifts.length, marginLeft: nameRoom(), marginTop: 4, marginBottom: 30, ariaLabel: `${metric.title} of ${named(m)} by kind of shift and intensity`,
     style: { background: "none", color: "inherit", fontSize: "11px" },
-    x: { label: "intensity", domain: D.severities, type: "band" }, y: { label: null, domain: D.shifts, tickFormat: plain },
+    x: { label: "intensity", domain: D.severities, type: "band" }, y: { label: null, domain: D.shifts, tickFormat: shortened },
     marks: [
       Plot.cell(rows, { x: "level", y: "shift", fill: (r) => (r.v == null ? "var(--line)" : d3.interpolateCividis(tone(r.v))), inset: 0.5, ariaLabel: (r) => `${plain(r.shift)}, intensity ${r.level}: ${formatted(r.v, metric)}` }),
       Plot.text(rows, { x: "level", y: "shift", text: (r) => formatted(r.v, metric), fill: (r) => (r.v == null ? "var(--ink)" : tone(r.v) > 0.52 ? "#000" : "#fff"), pointerEvents: "none", fontSize: 10 }),
@@ -107,7 +112,11 @@ function density(width, m) {
     marks: [
       Plot.areaY(rows, { x: "x", y2: "y", y1: 0, z: "group", fill: "group", fillOpacity: 0.25, curve: "step" }),
       Plot.lineY(rows, { x: "x", y: "y", z: "group", stroke: "group", strokeWidth: 2, curve: "step" }),
-      Plot.text(d3.groups(rows, (r) => r.group).map(([group, list]) => ({ group, ...d3.greatest(list, (r) => r.y) })), { x: (r) => Math.max(r.x, D.top * 0.07), y: "y", text: "group", fill: "group", textAnchor: "start", dx: 8, dy: 4, stroke: "var(--card)", strokeWidth: 4 }),
+      // beside the highest point of each curve; left of it near the right edge
+      ...d3.groups(rows, (r) => r.group).map(([group, list]) => ({ group, ...d3.greatest(list, (r) => r.y) })).map((peak) => {
+        const left = peak.x > D.top * 0.85;
+        return Plot.text([peak], { x: (r) => Math.max(r.x, D.top * 0.07), y: "y", text: "group", fill: "group", textAnchor: left ? "end" : "start", dx: left ? -8 : 8, dy: 4, stroke: "var(--card)", strokeWidth: 4 });
+      }),
     ],
   });
 }

@@ -4,7 +4,7 @@ const D = JSON.parse(document.getElementById("data").textContent);
 const cellIndex = new Map(D.cells.map(([shift, severity], n) => [shift + "|" + severity, n]));
 const cellAt = (shift, severity) => cellIndex.get(shift + "|" + severity);
 const metricOf = (key) => D.metrics.find((m) => m.key === key);
-const plain = (shift) => shift.replace(/^ood:/, "").replaceAll("_", " ");
+const plain = (shift) => D.shift_names[shift] || shift;
 const mean = (xs) => { const known = xs.filter((x) => x != null); return known.length ? d3.mean(known) : null; };
 const formatted = (value, metric) => value == null ? "–" : metric && metric.percent ? d3.format(".1%")(value) : Math.abs(value) < 10 ? value.toFixed(3) : value.toFixed(1);
 const seedsAt = (key, m, cell) => cell === undefined || !D.values[key] ? [] : D.values[key][m].map((seed) => seed[cell]).filter((v) => v != null);

@@ -151,7 +151,7 @@ function trainingStart() {
 function trainingChart(width) {
   const key = byId("quantity").value;
   const rows = chosen().flatMap(({ n }) => (D.training[n][key] || []).map((v, k) => ({ m: n, epoch: D.training[n].epoch[k] + 1, v })));
-  return lines(width, `${QUANTITIES[key]} by epoch`, rows, "epoch", "v", { xLabel: "epoch", yLabel: QUANTITIES[key] });
+  return lines(width, `${QUANTITIES[key]} by epoch`, rows, "epoch", "v", { xLabel: "epoch", yLabel: QUANTITIES[key], xTicks: d3.ticks(1, d3.max(rows, (r) => r.epoch) || 1, 8).filter(Number.isInteger) });
 }
 
 const betas = () => D.methods.map((m, n) => ({ ...m, n })).filter((m) => m.beta != null);
