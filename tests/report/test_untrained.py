@@ -43,7 +43,7 @@ def study(accuracy, *, auroc=(0.8, 0.81), counts=(100,) * 10, methods=None, valu
 def test_no_method_is_recommended_that_only_guesses():
     told = verdict(study([0.101, 0.104]))
     assert told[0].startswith("No method can be recommended: A has the best NLL, but only guesses.")
-    assert "10.1%, is not better than that of the most frequent class, 10.0%" in told[0]
+    assert "10.1 %, is not better than that of the most frequent class, 10.0 %" in told[0]
     assert not any(line.startswith("Use ") for line in told)
     assert alarms(study([0.101, 0.104]))[0].startswith("Every method has an accuracy on clean images")
 

@@ -77,10 +77,10 @@ def confidence_chart(results: Named) -> str:
                     result.confidence,
                     color=light("wrong"),
                     linestyle=(0, (4, 3)),
-                    label=f"mean confidence {result.confidence:.1%}",
+                    label=f"mean confidence {100 * result.confidence:.1f} %",
                 )
                 accuracy = result.metrics["accuracy"]
-                axes.axvline(accuracy, color=light("right"), label=f"accuracy {accuracy:.1%}")
+                axes.axvline(accuracy, color=light("right"), label=f"accuracy {100 * accuracy:.1f} %")
             else:
                 axes.stairs(shares, [*curve["low"], curve["high"][-1]], color=light(role), linewidth=2, label=title)
         axes.set(xlabel="confidence", ylabel="share of rows", xlim=(0, 1.005))

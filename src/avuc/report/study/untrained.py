@@ -17,8 +17,8 @@ def no_choice(results: Results, best: int) -> str:
         return ""
     return (
         f"No method can be recommended: {results.names[best]} has the best NLL, but only guesses. Its accuracy on "
-        f"clean {results.units}, {results.mean('accuracy', CLEAN)[best]:.1%}, is not better than that of the most "
-        f"frequent class, {_frequent(results):.1%}."
+        f"clean {results.units}, {100 * results.mean('accuracy', CLEAN)[best]:.1f} %, is not better than that of the "
+        f"most frequent class, {100 * _frequent(results):.1f} %."
     )
 
 
@@ -32,8 +32,8 @@ def guessing_alarm(results: Results) -> list[str]:
     who = "Every method has" if len(indices) == len(results.methods) else f"{names} {verb}"
     return [
         f"{who} an accuracy on clean "
-        f"{results.units} that the most frequent class alone would have ({_frequent(results):.1%}): nothing was "
-        "learned, so calibration means nothing there. Train longer, or look at the learning rate and the data."
+        f"{results.units} that the most frequent class alone would have ({100 * _frequent(results):.1f} %): nothing "
+        "was learned, so calibration means nothing there. Train longer, or look at the learning rate and the data."
     ]
 
 

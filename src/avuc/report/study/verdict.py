@@ -134,9 +134,9 @@ def _accuracy(results: Results, best: int, first: int) -> str:
 
 
 def _with_first(results: Results, accuracy: NDArray[np.float64], best: int, first: int) -> str:
-    text = f"{accuracy[best]:.1%}"
+    text = f"{100 * accuracy[best]:.1f} %"
     compared = best != first and math.isfinite(accuracy[first])
-    return f"{text} ({results.names[first]}: {accuracy[first]:.1%})" if compared else text
+    return f"{text} ({results.names[first]}: {100 * accuracy[first]:.1f} %)" if compared else text
 
 
 def _detection(results: Results, name: str) -> str:
