@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -145,8 +145,14 @@ class _Table:
     def plain(self) -> bool:
         """Whether double quotes are a part of the texts, so that every line is a row."""
         are_rows = tables_rows(self.delimiter, lambda cell: is_number(cell.strip()) or is_comma_number(cell.strip()))
-        shape = self.delimiter, len(self.names)
-        return read_text_table(self.path, lambda: quotes_are_text(self._text_lines, *shape, are_rows))
+        with self.path.open(encoding="utf-8-sig", newline="") as file:
+
+            def lines() -> Iterator[str]:
+                file.seek(0)
+                return iter(partial(file.readline, MAX_LINE), "")  # faster than `_bounded`, which checks them later
+
+            shape = self.delimiter, len(self.names)
+            return read_text_table(self.path, lambda: quotes_are_text(lines, *shape, are_rows))
 
     @cached_property
     def head(self) -> list[list[str]]:
