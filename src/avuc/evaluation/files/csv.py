@@ -7,22 +7,22 @@ import re
 import warnings
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from avuc.core.errors import InputError
 from avuc.core.quotes import plain_rows, quotes_are_text, tables_rows
 from avuc.evaluation.files.choose_columns import choose_columns
 from avuc.evaluation.files.columns import index_labels, is_number, whole_text
 from avuc.evaluation.files.csv_header import (
     MAX_LINE,
     REMEDY,
+    bounded_lines,
     check_header,
     find_delimiter,
     first_line,
@@ -30,7 +30,7 @@ from avuc.evaluation.files.csv_header import (
     read_text_table,
 )
 from avuc.evaluation.files.messages import file_error, number_hint, quoted
-from avuc.evaluation.files.names import EXACT_RANGE, MARK, Named, RawScores, ReadOptions, check_size
+from avuc.evaluation.files.names import EXACT_RANGE, Named, RawScores, ReadOptions, check_size
 
 # rows that are read to find out what a column contains
 HEAD_ROWS = 256
@@ -64,9 +64,8 @@ def read_csv(path: Path, options: ReadOptions) -> RawScores:
         raw.notes.append(COMMA_NOTE)
     if columns.label is not None:
         raw.labels_from = f"column {columns.label!r}"
-    # labels that only mark padding are not needed
-    with suppress(*[InputError] * (not options.needs_labels)):
-        if columns.label is not None and (options.needs_labels or options.padding == MARK):
+    if columns.label is not None and (options.needs_labels or options.only_mark):
+        with options.label_errors():
             raw.labels, raw.labels_named = label.numbers(path, columns.class_names, f"column {columns.label!r}")
     return raw
 
@@ -149,7 +148,7 @@ class _Table:
 
             def lines() -> Iterator[str]:
                 file.seek(0)
-                return iter(partial(file.readline, MAX_LINE), "")  # faster than `_bounded`, which checks them later
+                return iter(partial(file.readline, MAX_LINE), "")  # faster than `bounded_lines`, which checks them later
 
             shape = self.delimiter, len(self.names)
             return read_text_table(self.path, lambda: quotes_are_text(lines, *shape, are_rows))
@@ -231,7 +230,7 @@ class _Table:
 
     def _text_lines(self) -> Iterator[str]:
         with self.path.open(encoding="utf-8-sig", newline="") as file:
-            yield from _bounded(file, self.delimiter, len(self.names))
+            yield from bounded_lines(file, self.delimiter, len(self.names))
 
     def _load_numbers(self, positions: list[int], rows: int, dtype: Any, comma: bool) -> np.ndarray:
         with self.path.open(encoding="utf-8-sig", newline="") as file, warnings.catch_warnings():
@@ -298,21 +297,6 @@ class _Table:
 
     def labels(self, name: str) -> frozenset[str]:
         return frozenset(whole_text(text) for text in self.column(name).texts)
-
-
-def _bounded(file: TextIO, delimiter: str, width: int) -> Iterator[str]:
-    """Yield the lines; raise if one is too long or has more cells than the header (a quoted cell may have commas)."""
-    number = 0
-    while line := file.readline(MAX_LINE):
-        number += 1
-        cells = line.count(delimiter) + 1
-        if len(line) == MAX_LINE:
-            raise ValueError(f"line {number} has more than {MAX_LINE:,} characters")
-        if "\0" in line:
-            raise ValueError(f"line {number} contains a zero byte")
-        if cells > width and '"' not in line:
-            raise ValueError(f"line {number} has {cells} cells, but the header has {width}")
-        yield line
 
 
 def is_comma_number(text: str) -> bool:

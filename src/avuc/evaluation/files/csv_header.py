@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from avuc.core.errors import InputError
 from avuc.evaluation.files.columns import is_number
@@ -45,6 +45,21 @@ def first_line(path: Path) -> str:
     if "\0" in line or len(line) == MAX_LINE:
         raise ValueError("the first line is not text")
     return line
+
+
+def bounded_lines(file: TextIO, delimiter: str, width: int) -> Iterator[str]:
+    """Yield the lines; raise if one is too long or has more cells than the header (a quoted cell may have commas)."""
+    number = 0
+    while line := file.readline(MAX_LINE):
+        number += 1
+        cells = line.count(delimiter) + 1
+        if len(line) == MAX_LINE:
+            raise ValueError(f"line {number} has more than {MAX_LINE:,} characters")
+        if "\0" in line:
+            raise ValueError(f"line {number} contains a zero byte")
+        if cells > width and '"' not in line:
+            raise ValueError(f"line {number} has {cells} cells, but the header has {width}")
+        yield line
 
 
 def header_cells(line: str, delimiter: str) -> list[str]:
