@@ -148,7 +148,7 @@ class _Table:
 
             def lines() -> Iterator[str]:
                 file.seek(0)
-                return iter(partial(file.readline, MAX_LINE), "")  # faster than `bounded_lines`, which checks them later
+                return iter(partial(file.readline, MAX_LINE), "")  # `bounded_lines` checks them later
 
             shape = self.delimiter, len(self.names)
             return read_text_table(self.path, lambda: quotes_are_text(lines, *shape, are_rows))

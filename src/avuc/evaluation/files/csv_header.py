@@ -1,4 +1,4 @@
-"""The header of a .csv: what separates the cells, and whether there is a header line at all."""
+"""The header of a .csv: what separates the cells, and whether there is a header line at all; bounded lines."""
 
 from __future__ import annotations
 
