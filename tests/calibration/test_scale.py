@@ -111,6 +111,18 @@ def test_without_mistakes_the_range_decides(name, factor):
             assert 0.05 <= CALIBRATORS[name]().fit(logits, labels).temperature_ <= 20
 
 
+@pytest.mark.parametrize("name", ["temperature", "smoothed", "avuts"])
+def test_without_mistakes_no_other_range_is_searched(name):
+    """Separable rows are common, and a search that cannot find anything would double the time of their fit."""
+    _, draws, _ = sample()
+    logits, labels, passes = draws[:1], draws[0].argmax(-1), []
+    for bounds in ((0.05, 20.0), (0.05, 20.0001)):  # bounds of the user are never left
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CalibrationWarning)
+            passes.append(CALIBRATORS[name](bounds=bounds).fit(logits, labels).n_evaluations_)
+    assert passes[0] == pytest.approx(passes[1], rel=0.2)
+
+
 @pytest.mark.parametrize("name", ["smoothed", "ets", "cautious"])
 def test_bounds_of_the_user_stay(name):
     single, _, labels = sample()

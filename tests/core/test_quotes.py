@@ -54,3 +54,15 @@ def test_lines_that_are_neither():
         judged('text,p\n"a" b,0.5\n"c, d",0.5\n')
     with pytest.raises(ValueError, match=r"line 2: .* does not end as it should up to line 3"):
         judged('text\n"a\nb\n')
+
+
+def test_texts_whose_lines_look_like_rows():
+    """Where a csv writer has evidently set the quotes, a text such as "Rated,1 ⏎ fine,0" is one cell, as it was."""
+    texts = ["Rated,1\nnever again", *[f"well, {word}" for word in "abcdefghij"]]
+    for quoting, some in ((csv.QUOTE_MINIMAL, texts), (csv.QUOTE_ALL, texts[:1]), (csv.QUOTE_NONNUMERIC, texts[:3])):
+        out = io.StringIO(newline="")
+        csv.writer(out, quoting=quoting).writerows([["text", "label"], *([text, 0] for text in some)])
+        assert not judged(out.getvalue())
+    with pytest.raises(ValueError, match="over whole rows"):  # as often a stray quote as a quoted cell
+        judged('text,p\n"a, b",1\n"c,1\nd",0\n')
+    assert judged('text,p\n"c,1\nd",0\ne,1\n')

@@ -65,11 +65,13 @@ def minimum_by_scale(scaler: Scaler, scaled: ScaledLogits, minimum: Minimum, sea
         minimum: of the default range.
         search: searches in `scaler._range`.
     """
+    many = has_events(scaled)
+    low, high, least = (LOWEST, HIGHEST, LEAST_EVENTS) if many else (FEW_LOWEST, FEW_HIGHEST, 1)
+    if not least <= scaled.num_right <= scaled.rows - least:  # such as separable rows
+        return minimum
     margin, curve = _margin(scaled), scaler.curve_
     if not MARGINS[0] <= margin <= MARGINS[1]:
         return minimum
-    many = has_events(scaled)
-    low, high, least = (LOWEST, HIGHEST, LEAST_EVENTS) if many else (FEW_LOWEST, FEW_HIGHEST, 1)
     scaler._range = low * margin, high * margin
     found = search()
     known = not found.at_bound and (many or found.x > minimum.x)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, tee
 
 QUOTE = '"'
 Lines = Callable[[], Iterable[str]]
 Cells = list[str]
+# so many rows that need their quotes, for each cell over lines that look like rows, show that a csv writer set them
+WRITTEN = 10
 REMEDY = "double every quote inside a cell and put the cell into quotes, as csv writers do, or leave quotes out"
 
 
@@ -36,7 +39,8 @@ def quotes_are_text(lines: Lines, delimiter: str, width: int, are_rows: Callable
 
     They are if a quoted cell is not closed, is followed by other text, or runs over lines each of which is a row by
     itself, and every line has as many cells as the header. If some line has not, that is an error: a `ValueError` with
-    the number of the line.
+    the number of the line. Cells over lines that look like rows do not count if the header is quoted, or if many other
+    rows need their quotes.
 
     Args:
         lines: returns the lines of the table, with the header.
@@ -79,28 +83,33 @@ def tables_rows(delimiter: str, is_value: Callable[[str], bool]) -> Callable[[Se
 def _problem(
     lines: Iterable[str], delimiter: str, width: int, are_rows: Callable[[Sequence[Cells]], bool]
 ) -> tuple[int, str] | None:
-    """Return the first line that speaks against quoted cells, and what its quote does; "" if only its cells differ."""
-    joined: list[str] = []
+    """Return the first line that speaks against quoted cells, and what its quote does; "" if only its cells differ.
 
-    def recorded() -> Iterator[str]:
-        for line in lines:
-            joined.append(line)
-            yield line
-
-    reader, first = csv.reader(recorded(), delimiter=delimiter, strict=True), 1
+    Lines of a text may look like rows by chance: they do not count in a table that a csv writer has evidently written.
+    """
+    read, known = tee(lines)
+    reader, first = csv.reader(read, delimiter=delimiter, strict=True), 1
+    over_rows, needed = list[tuple[int, str]](), 0  # cells over whole rows; rows that need their quotes
+    quoted_header = False
     try:
         for row in reader:
-            here = [split_plainly(line, delimiter) for line in joined if line.strip("\r\n")]
-            if len(here) > 1 and all(len(cells) == width > 1 for cells in here) and are_rows(here):
-                return first, f"opens a cell that goes on to line {reader.line_num}, over whole rows"
+            joined = list(islice(known, reader.line_num - first + 1))
+            quoted_header |= first == 1 and QUOTE in joined[0]
+            fits = joined[0].count(delimiter) == width - 1
+            if fits and len(joined) > 1:
+                here = [split_plainly(line, delimiter) for line in joined if line.strip("\r\n")]
+                fits = all(len(cells) == width for cells in here)
+                if fits and len(here) > 1 and width > 1 and are_rows(here):
+                    over_rows.append((first, f"opens a cell that goes on to line {reader.line_num}, over whole rows"))
             if row and len(row) != width and QUOTE in "".join(joined):
-                return first, ""
-            joined.clear()
+                return over_rows[0] if over_rows else (first, "")
+            needed += len(row) == width and not fits
             first = reader.line_num + 1
     except csv.Error:
         last = f" up to line {reader.line_num}" if reader.line_num > first else ""
         return first, f"opens a cell that does not end as it should{last}"
-    return None
+    written = quoted_header or needed >= WRITTEN * len(over_rows)
+    return over_rows[0] if over_rows and not written else None
 
 
 def _unquoted(cell: str) -> str:

@@ -28,7 +28,6 @@ from avuc.core.tasks import binary_rows
 from avuc.core.tensor_file import read_tensors, tensor_offsets, write_tensors
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import (
-    MARK,
     SCORE_NAMES,
     RawScores,
     ReadOptions,
@@ -98,8 +97,7 @@ def read_npy(path: Path, options: ReadOptions) -> RawScores:
     word, label_file = neighbouring_labels(path)
     raw = RawScores(_npy(path, options), f"file {path.name!r}", word or "", ())
     if label_file is not None and (options.needs_labels or options.padding):
-        # to mark padding, labels that cannot be read are not needed
-        with suppress(*[InputError] * (options.padding == MARK and not options.needs_labels)):
+        with options.label_errors():
             labels = _npy(label_file, options, True)
             if options.needs_labels or not is_text(labels):  # names mark no padding
                 raw.labels, raw.labels_from = labels, f"file {label_file.name!r}"

@@ -7,16 +7,15 @@ import re
 import warnings
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from avuc.core.errors import InputError
 from avuc.core.quotes import plain_rows, quotes_are_text, tables_rows
 from avuc.evaluation.files.choose_columns import choose_columns
 from avuc.evaluation.files.columns import as_number, index_labels, is_comma_number, is_number, whole_text
@@ -30,7 +29,7 @@ from avuc.evaluation.files.csv_header import (
     read_text_table,
 )
 from avuc.evaluation.files.messages import file_error, number_hint, quoted
-from avuc.evaluation.files.names import EXACT_RANGE, MARK, Named, RawScores, ReadOptions, check_size
+from avuc.evaluation.files.names import EXACT_RANGE, Named, RawScores, ReadOptions, check_size
 
 # rows that are read to find out what a column contains
 HEAD_ROWS = 256
@@ -67,9 +66,8 @@ def read_csv(path: Path, options: ReadOptions) -> RawScores:
         raw.notes.append(COMMA_NOTE)
     if columns.label is not None:
         raw.labels_from = f"column {columns.label!r}"
-    # labels that only mark padding are not needed
-    with suppress(*[InputError] * (not options.needs_labels)):
-        if columns.label is not None and (options.needs_labels or options.padding == MARK):
+    if columns.label is not None and (options.needs_labels or options.only_mark):
+        with options.label_errors():
             raw.labels, raw.labels_named = label.numbers(path, columns.class_names, f"column {columns.label!r}")
     return raw
 
@@ -148,8 +146,14 @@ class _Table:
     def plain(self) -> bool:
         """Whether double quotes are a part of the texts, so that every line is a row."""
         are_rows = tables_rows(self.delimiter, lambda cell: is_number(cell.strip()) or is_comma_number(cell.strip()))
-        shape = self.delimiter, len(self.names)
-        return read_text_table(self.path, lambda: quotes_are_text(self._text_lines, *shape, are_rows))
+        with self.path.open(encoding="utf-8-sig", newline="") as file:
+
+            def lines() -> Iterator[str]:
+                file.seek(0)
+                return iter(partial(file.readline, MAX_LINE), "")  # `bounded_lines` checks them later
+
+            shape = self.delimiter, len(self.names)
+            return read_text_table(self.path, lambda: quotes_are_text(lines, *shape, are_rows))
 
     @cached_property
     def head(self) -> list[list[str]]:

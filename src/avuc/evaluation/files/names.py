@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,15 @@ class ReadOptions:
     padding: bool | str = False
     classes: Sequence[str] | None = None  # names of the classes in the order of the scores
     in_blocks: bool = False  # return `avuc.evaluation.files.sources.Source`s instead of arrays
+
+    @property
+    def only_mark(self) -> bool:
+        """Whether labels are read only to mark padding: what cannot be read then marks none."""
+        return self.padding == MARK and not self.needs_labels
+
+    def label_errors(self) -> AbstractContextManager[None]:
+        """Suppress errors of labels that are read only to mark padding."""
+        return suppress(InputError) if self.only_mark else nullcontext()
 
     @property
     def limit(self) -> int:

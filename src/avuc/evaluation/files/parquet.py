@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from avuc.evaluation.files.arrow import (
 from avuc.evaluation.files.choose_columns import choose_columns
 from avuc.evaluation.files.columns import index_labels
 from avuc.evaluation.files.messages import TOKENS_REMEDY, file_error
-from avuc.evaluation.files.names import MARK, Named, RawScores, ReadOptions, check_size
+from avuc.evaluation.files.names import Named, RawScores, ReadOptions, check_size
 from avuc.evaluation.files.parquet_labels import distinct_labels, label_source
 
 # rows that are read to find out what a column contains
@@ -48,10 +48,9 @@ def read_parquet(path: Path, options: ReadOptions) -> RawScores:
         raw.notes = list(columns.notes)
         if columns.label is not None:
             raw.labels_from = f"column {columns.label!r}"
-            numbers = table.label_source if options.in_blocks else table.label_numbers
-            # labels that only mark padding are not needed
-            with suppress(*[InputError] * (not options.needs_labels)):
-                if options.needs_labels or options.padding == MARK:
+            if options.needs_labels or options.only_mark:
+                numbers = table.label_source if options.in_blocks else table.label_numbers
+                with options.label_errors():
                     raw.labels, raw.labels_named = numbers(columns.label, columns.class_names, raw.labels_from)
     return raw
 
