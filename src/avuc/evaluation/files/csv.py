@@ -20,6 +20,7 @@ from avuc.core.quotes import plain_rows, quotes_are_text, tables_rows
 from avuc.evaluation.files.choose_columns import choose_columns
 from avuc.evaluation.files.columns import as_number, index_labels, is_comma_number, is_number, whole_text
 from avuc.evaluation.files.csv_header import (
+    MAX_LINE,
     REMEDY,
     bounded_lines,
     check_header,
