@@ -39,7 +39,8 @@ def test_a_warning_names_the_posterior(method: Method) -> None:
     wanted = rf"one network.*{name}\(\)\.posterior\(\[model\]\).*Vanilla\(\)\.posterior\(\[model\]\)"
     with pytest.warns(UserWarning, match=wanted) as caught:
         assert predict(model, X, progress=False).samples == 1
-    assert len(caught) == 1 and "\n" not in str(caught[0].message)
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
     with pytest.warns(UserWarning, match=wanted):  # a member of an ensemble
         predict([model, net()], X, progress=False)
 

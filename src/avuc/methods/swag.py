@@ -137,7 +137,7 @@ class SWAGModel(nn.Module):
         theta = self.mean + spread + z2 @ self.deviations[:columns] / (2 * (columns - 1)) ** 0.5
         return {
             **_named(theta, dict(self.net.named_parameters())),
-            **_named(self.statistics, self._buffers_to_average()),
+            **_named(self.statistics.clone(), self._buffers_to_average()),  # a forward pass may write to buffers
         }
 
     def _buffers_to_average(self) -> dict[str, Tensor]:
