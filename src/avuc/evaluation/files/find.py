@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -224,32 +224,47 @@ def add_labels(
                 shared = (set(table.names) & set(scores.names)) - {key, *raw.keys}
                 order = _match_rows(path, labels, scores, table, [name for name in scores.names if name in shared])
             if order is not None:
-                raw.labels = values[order[0]]
-                raw.notes.append(f"labels were matched to the scores by column {order[1]!r}")
+                raw.labels = values[order.rows]
+                unused = (
+                    f"; the row numbers {order.unused[0]!r} say otherwise and were not used" if order.unused else ""
+                )
+                raw.notes.append(f"labels were matched to the scores by column {order.column!r}{unused}")
         counts = [name for name in table.names if is_row_number(name) and name.lower() != "id"]
         ids = [name for name in table.names if _is_id(name) and name not in (key, *counts)]
         if ids and not shared:
             raw.notes.append(f"labels were matched to the scores by position; column {ids[0]!r} was not used")
 
 
-def _match_rows(
-    path: Path, labels: Path, scores: LabelTable, table: LabelTable, shared: list[str]
-) -> tuple[np.ndarray, str] | None:
-    """Return for each row of scores the row of its label, and the id column; None if the order is the same.
+class _Order(NamedTuple):
+    """For each row of scores the row of its label, the id column that says so, and row numbers that do not."""
 
-    Row numbers that occur twice, such as the index of pandas after `concat`, name no row: then another column must.
+    rows: np.ndarray
+    column: str
+    unused: list[str]
+
+
+def _match_rows(path: Path, labels: Path, scores: LabelTable, table: LabelTable, shared: list[str]) -> _Order | None:
+    """Return how the rows match by their ids; None if the order is the same.
+
+    Row numbers, such as the index of pandas, may be those of one table only: they occur twice after `concat`, begin
+    elsewhere, or count the rows of each table anew. They name no row then, and another column must, if there is one.
     """
     known: tuple[np.ndarray, str] | None = None
-    unclear: list[str] = []
+    counted: list[str] = []  # 0, 1, 2, … in both tables
+    unclear: dict[str, bool] = {}  # row numbers that differ, and whether some occur twice
     for name in shared:
         ours, theirs = scores.cells(name), table.cells(name)
         if ours is not None and theirs is not None and set(ours) != set(theirs):
             # one program may have written 7, and the other 007 or 7.0
             ours, theirs = [whole_text(cell) for cell in ours], [whole_text(cell) for cell in theirs]
+        counts = name.lower() != "id" and is_row_number(name)
         row_of = {cell: row for row, cell in enumerate(theirs or ())}
         if ours is None or theirs is None:
             same = not _is_id(name)
         elif len(row_of) == len(theirs) == len(ours) and set(ours) == row_of.keys():
+            if counts and ours == theirs and _consecutive(ours):
+                counted.append(name)
+                continue
             order = np.array([row_of[cell] for cell in ours], np.int64)
             if known is not None and not np.array_equal(order, known[0]):
                 problem = f"columns {known[1]!r} and {name!r} match its rows to {path.name!r} differently"
@@ -257,15 +272,22 @@ def _match_rows(
             known, same = known or (order, name), True
         else:
             same = ours == theirs or not _is_id(name)
-        if not same and name.lower() != "id" and is_row_number(name) and _repeats(ours, theirs):
-            unclear.append(name)
+        if not same and counts:
+            unclear[name] = _repeats(ours, theirs)
         elif not same:
             raise _other_ids(path, labels, name)
-    if unclear and known is None:
-        raise _other_ids(path, labels, unclear[0])
-    if known is None or np.array_equal(known[0], np.arange(len(known[0]))):
+    if known is None:
+        if unclear and not (counted and all(unclear.values())):
+            raise _other_ids(path, labels, next(iter(unclear)))
         return None
-    return known
+    by_position = np.array_equal(known[0], np.arange(len(known[0])))
+    unused = [*unclear, *([] if by_position else counted)]
+    return None if by_position and not unused else _Order(*known, unused)
+
+
+def _consecutive(cells: list[str]) -> bool:
+    texts = [whole_text(cell) for cell in cells]
+    return bool(texts) and texts[0].isdecimal() and texts == [str(int(texts[0]) + row) for row in range(len(texts))]
 
 
 def _repeats(*columns: list[str] | None) -> bool:
