@@ -225,9 +225,8 @@ def add_labels(
                 order = _match_rows(path, labels, scores, table, [name for name in scores.names if name in shared])
             if order is not None:
                 raw.labels = values[order.rows]
-                unused = (
-                    f"; the row numbers {order.unused[0]!r} say otherwise and were not used" if order.unused else ""
-                )
+                numbers = "".join(f" {name!r}" for name in order.unused if name)  # an index may have no name
+                unused = f"; the row numbers{numbers} say otherwise and were not used" if order.unused else ""
                 raw.notes.append(f"labels were matched to the scores by column {order.column!r}{unused}")
         counts = [name for name in table.names if is_row_number(name) and name.lower() != "id"]
         ids = [name for name in table.names if _is_id(name) and name not in (key, *counts)]
