@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
 
 from avuc import to_bayesian
@@ -51,6 +52,17 @@ def test_gradient_checkpointing_before_the_last_layer_works() -> None:
         weight = posterior.module.bert.encoder.layer[0].output.dense.weight
         gradients.append(torch.cat([posterior.mu.grad, posterior.rho.grad, weight.grad.flatten()]))
     torch.testing.assert_close(*gradients)
+
+
+def test_gradient_checkpointing_of_the_whole_pass_works() -> None:
+    posterior = to_bayesian(nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)))
+    x, gradients = torch.rand(6, 4), []
+    for run in (posterior.run, lambda *inputs: checkpoint(posterior.run, *inputs, use_reentrant=False)):
+        posterior.zero_grad()
+        weights = posterior.weights(posterior.noise(torch.Generator().manual_seed(0)))
+        run(weights, x).square().sum().backward()
+        gradients.append(torch.cat([posterior.mu.grad, posterior.rho.grad]))
+    assert torch.equal(*gradients)
 
 
 def test_a_trainer_with_gradient_checkpointing(tmp_path) -> None:

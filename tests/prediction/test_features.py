@@ -217,8 +217,9 @@ def test_a_study_runs_a_frozen_trunk_once_for_each_set(
     assert len(FIGURES[sharing]) == 3 * 2 * 3 * 4
     # in training, the four share one pass over the 40 validation rows, and no step runs the trunk
     assert RAN.count(40) == 1 + (3 if sharing else 18)
-    # the training rows, and their first batch three times more; before, 8 rows try the functions, one of them alone
-    assert sum(RAN) - 40 * RAN.count(40) == 40 + 3 * 10 + 4 * 8 + 1
+    # the training rows, and their first batch three times more; before, 8 rows try the functions, one of them alone,
+    # and the first batch of each of four networks is checked
+    assert sum(RAN) - 40 * RAN.count(40) == 40 + 3 * 10 + 4 * 8 + 1 + 4 * 10
 
 
 FIGURES: dict[bool, list[tuple[object, ...]]] = {}

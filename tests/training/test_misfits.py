@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from avuc import predict, to_bayesian
 from avuc.core.errors import InputError
-from avuc.methods import SVI, SWAG, Method, Objective, Vanilla
+from avuc.methods import SVI, SWAG, Dropout, Ensemble, Method, Objective, Vanilla
 from avuc.train import TrainSettings, fit
 
 X = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
@@ -29,7 +29,7 @@ class Returns(nn.Module):
         return self.form(self.layer(x), x)
 
 
-def train(net: nn.Module, inputs: Any = X, labels: Tensor = LABELS, method: Method | None = None) -> Any:
+def train(net: Any, inputs: Any = X, labels: Tensor = LABELS, method: Method | None = None) -> Any:
     objective = Objective("avuc", warmup_epochs=1)
     method = Vanilla() if method is None else method
     return fit(method, net, (inputs, labels), objective=objective, settings=SETTINGS, progress=False)
@@ -161,3 +161,56 @@ def test_the_inside_of_a_posterior() -> None:
 def test_no_network(value: Any, found: str) -> None:
     with pytest.raises(InputError, match=rf"to_bayesian: module must be a network \(nn.Module\), found {found}"):
         to_bayesian(value)
+
+
+class OnlyWhenEvaluated(nn.Module):
+    """Gives logits in training and probabilities in evaluation mode, as some networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layer(x)
+        return logits if self.training else logits.softmax(-1)
+
+
+@pytest.mark.parametrize("method", [Vanilla(), SVI(), Dropout(), Ensemble(2)], ids=lambda method: method.name)
+def test_a_network_that_ends_in_a_softmax_is_refused_before_training(method: Method) -> None:
+    def net(generator: torch.Generator) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 3), nn.Softmax(-1))
+
+    with pytest.raises(InputError, match=r"look like probabilities.*but fit needs logits: remove .* softmax") as caught:
+        train(net, method=method)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [nn.Identity(), nn.LogSoftmax(-1), nn.ReLU(), nn.Sigmoid(), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 3)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_other_last_layers_are_trained(last: nn.Module) -> None:
+    if isinstance(last, nn.Linear):  # a start at 0
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+    assert train(nn.Sequential(nn.Linear(5, 3), last)).epochs == 2
+    assert train(OnlyWhenEvaluated()).epochs == 2
+
+
+def test_the_check_of_the_first_batch_leaves_no_trace() -> None:
+    """Statistics of batch normalisation, torch's random numbers and attributes of the network."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.layer, self.calls = nn.BatchNorm1d(5), nn.Linear(5, 3), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            logits: Tensor = self.layer(nn.functional.dropout(self.norm(x), 0.3, self.training))
+            return logits
+
+    model = train(Own()).models[0]
+    assert model.calls == 6  # 2 epochs of 3 batches
+    assert int(model.norm.num_batches_tracked) == 6

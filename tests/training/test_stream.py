@@ -50,6 +50,12 @@ def test_a_stream_trains_and_resumes(folder: Path, tmp_path: Path) -> None:
         assert torch.equal(ours, theirs)
 
 
+def test_a_stream_refuses_a_network_that_ends_in_a_softmax(folder: Path) -> None:
+    soft = nn.Sequential(mlp(10, (8, 8, 3)), nn.Softmax(-1))
+    with pytest.raises(InputError, match=r"look like probabilities.*but fit needs logits"):
+        fit(SVI(), soft, stream(folder), settings=SETTINGS, progress=False)
+
+
 def test_a_stream_crops_its_own(folder: Path) -> None:
     """It would train without AugMix, and say nothing."""
     with pytest.raises(InputError, match=r"pictures: augmentation 'augmix' is for .* use 'crop'") as said:

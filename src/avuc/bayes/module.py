@@ -23,6 +23,7 @@ from avuc.bayes.recurrent import drawn_lists, keep_apart, put_together
 from avuc.bayes.saving import VECTORS, decode, encode, restore
 from avuc.bayes.saving import check as check_state
 from avuc.core.errors import InputError
+from avuc.core.numbers import check_number
 from avuc.core.private_copy import deep_copy
 
 POSTERIORS: dict[str, Family] = {"mean_field": MEAN_FIELD, "radial": RADIAL}
@@ -67,6 +68,7 @@ def to_bayesian(
         prior = Moped()
     if not isinstance(prior, Normal | Moped):
         raise InputError(f"prior: expected Normal(mean, std), Moped(delta) or 'moped', found {prior!r}")
+    check_number("initial_std", initial_std)
     if not 0 < initial_std < float("inf"):
         raise InputError(f"initial_std: expected a finite number above 0, found {initial_std}")
     _known("posterior", posterior, POSTERIORS)

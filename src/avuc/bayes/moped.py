@@ -8,6 +8,7 @@ from torch import Tensor
 
 from avuc.bayes.prior import inverse_softplus
 from avuc.core.errors import InputError
+from avuc.core.numbers import check_settings
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Moped:
     min_std: float = 1e-6
 
     def __post_init__(self) -> None:
+        check_settings(self, "Moped")
         for name in ("delta", "std", "min_std"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"Moped {name}: expected a finite number above 0, found {getattr(self, name)}")

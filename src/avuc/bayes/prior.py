@@ -10,6 +10,7 @@ from torch import Tensor
 
 from avuc.bayes.layout import Layout
 from avuc.core.errors import InputError
+from avuc.core.numbers import check_number
 
 Value = float | Tensor | Mapping[str, Tensor]
 
@@ -46,6 +47,8 @@ class Normal:
 def flat_value(what: str, value: Value, layout: Layout, like: Tensor) -> Tensor:
     """Return a number as a tensor, or a mapping of tensors as one flat vector; a copy in both cases."""
     if not isinstance(value, Mapping):
+        if not isinstance(value, Tensor):
+            check_number(what, value, "must be a number, or a mapping from weight name to tensor")
         scalar = torch.as_tensor(value).detach()
         if scalar.dim():
             raise InputError(

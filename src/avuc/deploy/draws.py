@@ -117,7 +117,7 @@ def _network(draw: Draw, bases: dict[int, tuple[nn.Module, Shapes]], example: In
         if id(draw.net) not in bases:
             bases[id(draw.net)] = _masked(draw, example)
         base, shapes = bases[id(draw.net)]
-        net, device = private_copy(base), next(draw.net.parameters()).device
+        net, device = private_copy(base, share_buffers=True), next(draw.net.parameters()).device
         for name, mask in masks_of(draw, shapes, device).items():
             layer = net.get_submodule(name.rpartition(".")[0])
             layer.register_buffer("mask", mask.clone())
@@ -132,7 +132,7 @@ def _network(draw: Draw, bases: dict[int, tuple[nn.Module, Shapes]], example: In
         return Function(draw)
     if id(with_weights.key) not in bases:
         bases[id(with_weights.key)] = (deep_copy(with_weights.build()).eval(), {})
-    net = private_copy(bases[id(with_weights.key)][0])
+    net = private_copy(bases[id(with_weights.key)][0], share_buffers=True)
     places = _places(net)
     for name, value in with_weights.weights.items():
         fixed = value.detach().clone()

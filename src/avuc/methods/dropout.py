@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from avuc.core.errors import InputError
+from avuc.core.numbers import check_settings
 from avuc.core.private_copy import deep_copy, private_copy
 from avuc.methods.dropout_hooks import DropoutHook, Masks, joined_masks, masks_of, replace_layer, without_hooks
 from avuc.methods.dropout_layers import (
@@ -65,6 +66,7 @@ class Dropout(Method):
     own_layers: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         if not 0 <= self.rate < 1:
             raise InputError(f"dropout rate must be at least 0 and below 1, found {self.rate}")
         if self.own_layers and self.last_only:

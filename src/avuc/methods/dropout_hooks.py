@@ -72,6 +72,11 @@ def _hooks(net: nn.Module) -> list[DropoutHook]:
     return [hook for hook in hooks if isinstance(hook, DropoutHook)]
 
 
+def drops_in_training(net: nn.Module) -> bool:
+    """Return whether `Dropout.build` made this network; hooks at layers that drop by themselves do not count."""
+    return any(hook.in_training for hook in _hooks(net))
+
+
 def masks_of(net: nn.Module) -> Masks:
     hooks = _hooks(net)
     if not hooks:

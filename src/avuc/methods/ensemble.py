@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
+from avuc.core.numbers import check_settings
 from avuc.methods.method import Method
 from avuc.methods.vanilla import Vanilla
 from avuc.posterior import Draw, Posterior
@@ -36,6 +37,7 @@ class Ensemble(Method):
     member: Method = field(default_factory=Vanilla)
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         if self.members < 1:
             raise InputError(f"an ensemble has at least one member, found {self.members}")
         if self.member.members != 1:

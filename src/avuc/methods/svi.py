@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from avuc.bayes import BayesianModule, Moped, Normal, to_bayesian
 from avuc.core.errors import InputError
+from avuc.core.numbers import check_settings
 from avuc.methods.method import Method, call
 from avuc.posterior import Posterior
 
@@ -54,6 +55,7 @@ class SVI(Method):
     train_draws: int = 1
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         if self.train_draws < 1:
             raise InputError(f"train_draws must be at least 1, found {self.train_draws}")
 

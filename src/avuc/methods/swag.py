@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
+from avuc.core.numbers import check_settings
 from avuc.core.private_copy import deep_copy
 from avuc.methods.batch_norm import evenly_spaced, measure_statistics
 from avuc.methods.method import Method
@@ -52,6 +53,7 @@ class SWAG(Method):
     bn_images: int = 2048
 
     def __post_init__(self) -> None:
+        check_settings(self, self.name)
         if not 0 <= self.start < 1 or self.rank < 2 or self.bn_images < 0:
             raise InputError(
                 "swag: start is a share of the epochs in [0, 1), rank at least 2, bn_images at least 0; found "
@@ -137,7 +139,7 @@ class SWAGModel(nn.Module):
         theta = self.mean + spread + z2 @ self.deviations[:columns] / (2 * (columns - 1)) ** 0.5
         return {
             **_named(theta, dict(self.net.named_parameters())),
-            **_named(self.statistics, self._buffers_to_average()),
+            **_named(self.statistics.clone(), self._buffers_to_average()),  # a forward pass may write to buffers
         }
 
     def _buffers_to_average(self) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from torch.func import functional_call
 from torch.nn.utils import parametrize
 
 from avuc.core.fingerprint import form, structure
+from avuc.core.private_copy import written_in_forward
 from avuc.nets.fold import Folded, fold, state_of
 
 Weights = dict[str, Tensor]
@@ -63,7 +64,11 @@ class Runner:
             self._folded = fold(module, folded)
         self._channels_last = any(value.is_cuda for value in module.parameters())
         # the module's own values, read once: only the sampled weights are folded again for each sample
-        self._state = {name: value.detach() for name, value in state_of(module).items()}
+        written = {id(value) for value in written_in_forward(module)}
+        self._state = {
+            name: value.detach().clone() if id(value) in written else value.detach()
+            for name, value in state_of(module).items()
+        }
         # a weight with several names (tied weights) is known by its first name
         first = {id(value): name for name, value in module.named_parameters()}
         tied = ((name, first[id(value)]) for name, value in module.named_parameters(remove_duplicate=False))

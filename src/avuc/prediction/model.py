@@ -8,8 +8,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from avuc.bayes import BayesianModule
+from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError
+from avuc.methods.dropout_hooks import drops_in_training
 from avuc.methods.ensemble import EnsemblePosterior
+from avuc.methods.swag import SWAGModel
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.posterior import Posterior
 
@@ -31,6 +34,7 @@ def posterior_of(model: Any) -> Posterior:
     if not _draws(model):
         if isinstance(model, nn.Module):
             _refuse_inner_posterior(model)
+            _warn_of_built_model(model)
             return DeterministicPosterior(model)
         kind = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise InputError(f"predict needs {ACCEPTED}; found {kind}, which has no draw() and num_draws")
@@ -68,6 +72,20 @@ def _refuse_inner_posterior(net: nn.Module) -> None:
                 f"{type(net).__name__} has a posterior inside, {name!r}, whose samples cannot be chosen from outside: "
                 f"pass model.{name}, or build it from plain layers and convert all of it with to_bayesian"
             )
+
+
+def _warn_of_built_model(net: nn.Module) -> None:
+    """Warn of the model that Dropout or SWAG builds: it is one network, and its samples come from its posterior."""
+    if isinstance(net, SWAGModel):
+        built, without = "SWAG", "with its last weights"
+    elif drops_in_training(net):
+        built, without = "Dropout", "without dropout"
+    else:
+        return
+    warn_caller(
+        f"a model built by {built} is predicted as one network, {without}: pass {built}().posterior([model]) for the "
+        "samples of its posterior, or Vanilla().posterior([model]) if one network is meant (all in avuc.methods)"
+    )
 
 
 def _check_count(posterior: Any) -> None:

@@ -63,13 +63,14 @@ def logits_of(output: Any, rows: int, function: Logits | None = None, *, remedy:
     )
 
 
-def check_outputs(logits: Tensor, task: Task, *, chosen: bool = False) -> None:
+def check_outputs(logits: Tensor, task: Task, *, chosen: bool = False, taker: str = "predict") -> None:
     """Raise an error if the outputs (N, …) of a network are not the logits of a classifier.
 
     Args:
         logits: what the network returned, or the part that was found or chosen.
         task: how they are laid out.
         chosen: whether the user's `logits=` returned them: numbers from 0 to 1 are then meant.
+        taker: the function that needs logits, for the message.
     """
     if not logits.is_floating_point():
         raise InputError(f"the network's outputs must be floating-point logits, found {logits.dtype}")
@@ -89,6 +90,6 @@ def check_outputs(logits: Tensor, task: Task, *, chosen: bool = False) -> None:
     looks = looks_like(logits.movedim(axis, -1))
     if looks is not None:
         raise InputError(
-            f"the network's outputs look like {looks} (not negative, every row has the same sum), but predict needs "
+            f"the network's outputs look like {looks} (not negative, every row has the same sum), but {taker} needs "
             "logits: remove the network's last softmax, or return the logarithm of its outputs"
         )

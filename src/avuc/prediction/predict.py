@@ -51,7 +51,8 @@ def predict(
 
     Args:
         model: a network, which is run in evaluation mode and not changed; a list of networks, which is an ensemble; or
-            a posterior: what a method returns, or any object with `draw` and `num_draws` (see `Posterior`).
+            a posterior: what a method returns, or any object with `draw` and `num_draws` (see `Posterior`). The model
+            that `Dropout.build` or `SWAG.build` makes is one network, with a warning: pass `method.posterior([model])`.
         data: a tensor or an array with one example in each row; a mapping of them, which is passed by keyword; a
             DataLoader or a Dataset, whose batches are loaded once. A batch is a tensor, a pair (input, labels), or a
             mapping, whose "labels" or "label" are taken out. Float images and token ids are used as they are. Uint8

@@ -25,6 +25,7 @@ from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch
 from avuc.training.failures import diverged, misfit, rank_lost
 from avuc.training.feature_steps import feature_steps
+from avuc.training.first_batch import check_first_batch, check_first_images, one_of_each_net
 from avuc.training.identity import Digests
 from avuc.training.last_batch import check_last_batch
 from avuc.training.log import silent, summary, to_stderr
@@ -185,13 +186,16 @@ class Loop:
         self.steps_per_epoch: int = -(-self.rows // self.settings.batch_size)
         self._steps: dict[tuple[int, ...], list[Steps]] = {}
         self._features: dict[Hashable, Tensor | None] = {}  # of frozen trunks
+        self._checked = False  # whether the first batch of a stream was
 
     def run(self) -> None:
         """Train until all epochs are done."""
         epochs = range(min(run.epoch for run in self.runs), self.settings.epochs)
         bar = Progress("training", len(epochs) * self.steps_per_epoch) if self.progress and epochs else None
         try:
-            check_last_batch([one for run in self.runs if run.epoch in epochs for one in run.trainers], self.data)
+            unfinished = [run for run in self.runs if run.epoch in epochs]
+            check_last_batch([one for run in unfinished for one in run.trainers], self.data)
+            check_first_batch(one_of_each_net(unfinished), self.data)
             for epoch in epochs:
                 # after a kill, runs may be at different epochs; those ahead wait for the others
                 active = [run for run in self.runs if run.epoch == epoch and not run.stopped]
@@ -252,6 +256,9 @@ class Loop:
         if isinstance(data, Stream):
             step = EagerSteps(trainers).on_stream
             for batch in data.epoch(epoch):
+                if not self._checked:
+                    check_first_images(one_of_each_net(self.runs), batch[0])
+                    self._checked = True
                 yield batch, step
             return
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
 from avuc.core.errors import InputError
+from avuc.core.numbers import check_settings
 from avuc.data.augmentation import Policy
 
 Optimizer = Literal["adam", "sgd"]
@@ -23,6 +24,7 @@ Choices: dict[str, tuple[Any, ...]] = {
     "keep": get_args(Keep),
 }
 
+WHOLE = ("epochs", "batch_size", "validate_every", "validation_draws", "checkpoint_every", "models_per_step")
 # These settings do not change the result, so a resumed run may use other values.
 FREE = ("capture", "compile", "models_per_step", "checkpoint_every", "checkpoint_seconds", "tensorboard")
 # Settings added later are left out of the run's identity at their old default, so that old checkpoints still match.
@@ -108,17 +110,11 @@ class TrainSettings:
     rank_noise: RankNoise = "shared"
 
     def __post_init__(self) -> None:
+        check_settings(self, "train", WHOLE)
         for name, choices in Choices.items():
             if getattr(self, name) not in choices:
                 raise InputError(f"train: {name} must be one of {', '.join(choices)}; found {getattr(self, name)!r}")
-        for name in (
-            "epochs",
-            "batch_size",
-            "validate_every",
-            "validation_draws",
-            "checkpoint_every",
-            "models_per_step",
-        ):
+        for name in WHOLE:
             if getattr(self, name) < 1:
                 raise InputError(f"train: {name} must be at least 1, found {getattr(self, name)}")
         for name in ("weight_decay", "pad", "kl_anneal_epochs", "clip_norm", "patience", "checkpoint_seconds"):

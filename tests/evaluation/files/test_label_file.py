@@ -145,3 +145,41 @@ def test_labels_without_a_header(tmp_path, refused):
     other = tmp_path / "b.csv"
     other.write_text("\n".join(str(k) for k in LABELS))
     assert "no header line" in refused(scores(tmp_path / "a.csv"), "--labels", str(other), where=other)
+
+
+@pytest.mark.parametrize("first", TABLES)
+@pytest.mark.parametrize("second", TABLES)
+@pytest.mark.parametrize("kind", ["other numbers", "counted again", "same order"])
+def test_an_index_of_its_own_in_each_table_does_not_hide_the_ids(tmp_path, first, second, kind):
+    """Each index is unique, as after `reset_index` of a sorted table or a slice of a larger one."""
+    order = np.arange(300) if kind == "same order" else ORDER
+    start = 0 if kind == "counted again" else 1000
+    parts = {f"logits_{name}": LOGITS[:, k] for k, name in enumerate(NAMES)}
+    ids = np.array([f"case {i}" for i in range(300)])
+
+    def saved(name, columns, start):
+        frame = pd.DataFrame(columns, index=np.arange(300) + start)
+        frame.to_csv(tmp_path / name) if name.endswith(".csv") else frame.reset_index().to_parquet(tmp_path / name)
+        return tmp_path / name
+
+    path = saved(f"a{first}", parts | {"sample_id": ids}, 0)
+    other = saved(f"b{second}", {"label": LABELS[order], "sample_id": ids[order]}, start)
+    read = read_scores(path, labels=other)
+    assert read.labels.tolist() == LABELS.tolist()
+    if first == second:  # else the index has two names
+        numbers = "the row numbers" if first == ".csv" else "the row numbers 'index'"
+        said = f"by column 'sample_id'; {numbers} say otherwise and were not used"
+        assert any(said in note for note in read.notes), read.notes
+
+
+def test_an_index_that_names_the_rows_must_agree_with_the_ids(tmp_path, refused):
+    """Both tables were reordered, and their index says from where: it is no count of their rows."""
+    path = scores(tmp_path / "a.csv", index=ORDER, sample_id=np.arange(300))
+    other = write(tmp_path / "b.csv", {"label": LABELS, "index": np.arange(300), "sample_id": np.arange(300)})
+    assert "differently" in refused(path, "--labels", str(other), where=other)
+
+
+def test_another_index_alone_is_refused(tmp_path, refused):
+    path = scores(tmp_path / "a.csv", index=np.arange(300))
+    other = write(tmp_path / "b.csv", {"label": LABELS, "index": np.arange(300) + 1000})
+    assert "column 'index' does not contain the same ids" in refused(path, "--labels", str(other), where=other)

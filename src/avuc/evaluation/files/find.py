@@ -226,8 +226,14 @@ def add_labels(
                 if matched is None and ids:
                     own = [name for name in scores.names if is_id(name) and name not in raw.keys]
                     matched = same_ids(scores, table, own, ids)
-            if matched is not None and not np.array_equal(matched[0], np.arange(len(matched[0]))):
-                raw.labels = values[matched[0]]
-                raw.notes.append(f"labels were matched to the scores by column {matched[1]!r}")
+            if matched is not None and (matched.unused or not _in_order(matched.rows)):
+                raw.labels = values[matched.rows]
+                numbers = "".join(f" {name!r}" for name in matched.unused if name)  # an index may have no name
+                unused = f"; the row numbers{numbers} say otherwise and were not used" if matched.unused else ""
+                raw.notes.append(f"labels were matched to the scores by column {matched.column!r}{unused}")
         if ids and matched is None:
             raw.notes.append(f"labels were matched to the scores by position; column {ids[0]!r} was not used")
+
+
+def _in_order(rows: np.ndarray) -> bool:
+    return np.array_equal(rows, np.arange(len(rows)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,24 +31,38 @@ class LabelTable(Protocol):
         ...
 
 
-def match_rows(
-    path: Path, labels: Path, scores: LabelTable, table: LabelTable, shared: list[tuple[str, str]]
-) -> tuple[np.ndarray, str] | None:
-    """Return for each row of scores the row of its label, and the id column; None if no shared column has ids.
+class Matched(NamedTuple):
+    """For each row of scores the row of its label, the id column that says so, and row numbers that do not."""
 
-    Row numbers that occur twice, such as the index of pandas after `concat`, name no row: then another column must.
+    rows: np.ndarray
+    column: str
+    unused: Sequence[str] = ()
+
+
+def match_rows(
+    path: Path, labels: Path, scores: LabelTable, table: LabelTable, shared: Sequence[tuple[str, str]]
+) -> Matched | None:
+    """Return how the rows match by the ids of shared columns; None if no shared column has ids.
+
+    Row numbers, such as the index of pandas, may be those of one table only: they occur twice after `concat`, begin
+    elsewhere, or count the rows of each table anew. They name no row then, and another column must, if there is one.
     """
     known: tuple[np.ndarray, str] | None = None
-    unclear: list[str] = []
+    counted: list[str] = []  # 0, 1, 2, … in both tables
+    unclear: dict[str, bool] = {}  # row numbers that differ, and whether some occur twice
     for own, name in shared:
         ours, theirs = scores.cells(own), table.cells(name)
         if ours is not None and theirs is not None and set(ours) != set(theirs):
             # one program may have written 7, and the other 007 or 7.0
             ours, theirs = [whole_text(cell) for cell in ours], [whole_text(cell) for cell in theirs]
+        counts = name.lower() != "id" and is_row_number(name)
         row_of = {cell: row for row, cell in enumerate(theirs or ())}
         if ours is None or theirs is None:
             same = not is_id(name)
         elif len(row_of) == len(theirs) == len(ours) and set(ours) == row_of.keys():
+            if counts and ours == theirs and _consecutive(ours):
+                counted.append(name)
+                continue
             order = np.array([row_of[cell] for cell in ours], np.int64)
             if known is not None and not np.array_equal(order, known[0]):
                 problem = f"columns {known[1]!r} and {name!r} match its rows to {path.name!r} differently"
@@ -56,13 +70,21 @@ def match_rows(
             known, same = known or (order, name), True
         else:
             same = ours == theirs or not is_id(name)
-        if not same and name.lower() != "id" and is_row_number(name) and _repeats(ours, theirs):
-            unclear.append(name)
+        if not same and counts:
+            unclear[name] = _repeats(ours, theirs)
         elif not same:
             raise _other_ids(path, labels, name)
-    if unclear and known is None:
-        raise _other_ids(path, labels, unclear[0])
-    return known
+    if known is not None:
+        by_position = np.array_equal(known[0], np.arange(len(known[0])))
+        return Matched(*known, [*unclear, *([] if by_position else counted)])
+    if unclear and not (counted and all(unclear.values())):
+        raise _other_ids(path, labels, next(iter(unclear)))
+    return None
+
+
+def _consecutive(cells: list[str]) -> bool:
+    texts = [whole_text(cell) for cell in cells]
+    return bool(texts) and texts[0].isdecimal() and texts == [str(int(texts[0]) + row) for row in range(len(texts))]
 
 
 def _repeats(*columns: list[str] | None) -> bool:
@@ -76,8 +98,8 @@ def _other_ids(path: Path, labels: Path, name: str) -> InputError:
 
 def same_ids(
     scores: LabelTable, table: LabelTable, ours: Sequence[str], theirs: Sequence[str]
-) -> tuple[np.ndarray, str] | None:
-    """Return what `_match_rows` does for columns of other names with the same ids, such as `image` and `filename`."""
+) -> Matched | None:
+    """Return what `match_rows` does for columns of other names with the same ids, such as `image` and `filename`."""
     own_cells = [
         cells for name in ours if not is_row_number(name) or name.lower() == "id" if (cells := scores.cells(name))
     ]
@@ -85,7 +107,7 @@ def same_ids(
         row_of = {cell: row for row, cell in enumerate(table.cells(name) or ())}
         for cells in own_cells:
             if len(row_of) == len(cells) and row_of.keys() == set(cells):
-                return np.array([row_of[cell] for cell in cells], np.int64), name
+                return Matched(np.array([row_of[cell] for cell in cells], np.int64), name)
     return None
 
 
