@@ -96,9 +96,7 @@ def _other_ids(path: Path, labels: Path, name: str) -> InputError:
     return file_error(labels, problem, "save the ids of the same rows in both files, or in only one of them")
 
 
-def same_ids(
-    scores: LabelTable, table: LabelTable, ours: Sequence[str], theirs: Sequence[str]
-) -> Matched | None:
+def same_ids(scores: LabelTable, table: LabelTable, ours: Sequence[str], theirs: Sequence[str]) -> Matched | None:
     """Return what `match_rows` does for columns of other names with the same ids, such as `image` and `filename`."""
     own_cells = [
         cells for name in ours if not is_row_number(name) or name.lower() == "id" if (cells := scores.cells(name))
