@@ -13,7 +13,7 @@ from itertools import islice, tee
 QUOTE = '"'
 Lines = Callable[[], Iterable[str]]
 Cells = list[str]
-# so many rows that need their quotes, for each cell over lines that look like rows, show that a csv writer set them
+# A csv writer set the quotes if this many rows need theirs for every quoted cell whose lines look like rows.
 WRITTEN = 10
 REMEDY = "double every quote inside a cell and put the cell into quotes, as csv writers do, or leave quotes out"
 
