@@ -76,7 +76,7 @@ def run_study(
         raise InputError(f"{folder}: cannot be used as a folder ({error.strerror}); choose another --out") from error
     devices = devices_for(device)
     try:
-        prints = try_own_code(recipe)
+        prints = try_own_code(recipe, devices[0])
         return _run(plan, folder, engine, devices, prints, progress=progress, until=until)
     finally:
         forget()  # the next study loads its data again, because files and objects may have changed

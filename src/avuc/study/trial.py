@@ -30,13 +30,14 @@ VOID = 255  # what data sets of segmentation often write where there is no label
 MOST_EXAMPLES, MOST_SECONDS, MOST_NUMBERS = 4096, 3.0, 1 << 28
 
 
-def try_own_code(recipe: Recipe) -> dict[str, str]:
+def try_own_code(recipe: Recipe, device: str = "cpu") -> dict[str, str]:
     """Load the data, make the network, take one step of every method and apply every shift.
 
     An error is one line that names the key of the recipe. Recipes without own code are not tried.
 
     Args:
         recipe: the study.
+        device: where the methods take their step.
 
     Returns:
         digests of the data and of the code, by name, for `Store.check_data`.
@@ -83,7 +84,7 @@ def try_own_code(recipe: Recipe) -> dict[str, str]:
         if is_path(other.path) or is_text_file(other.path):
             data.prints(TestSet(f"ood:{other.name}"))
             data.load_again(TestSet(f"ood:{other.name}"))
-    try_net(recipe, data, shifted)
+    try_net(recipe, data, shifted, torch.device(device))
     prints = code_prints([net.name, *own_shifts])
     if recipe.data.is_own:  # published data are checked with the results, after their test images are decoded
         prints |= data.training_prints() | data.prints(VALIDATION) | data.prints(CLEAN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -20,24 +19,28 @@ from avuc.prediction.outputs import check_outputs
 from avuc.prediction.task import Task
 from avuc.study.config import MethodConfig, Recipe
 from avuc.study.net import RETURN, make_net
-from avuc.study.own_code import described, find, is_path
+from avuc.study.own_code import described, is_path
 from avuc.study.own_data import load_own
 from avuc.study.sets import StudyData
 from avuc.study.shifted import scaled
-from avuc.training.last_batch import check_one_row
-from avuc.training.model_trainer import with_head
+from avuc.study.trial_step import take_step
 
 FEW = 8  # examples in the batch
 ALIKE = 0.01  # logits that differ by more, relative to their spread, do not differ by rounding only
 
 
-def try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], MemoryData]) -> None:
+def try_net(
+    recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], MemoryData], device: torch.device
+) -> None:
     """Run the network on a batch and on shifted examples, and take one step of every method.
+
+    The network runs on the CPU first, where its errors are plainer than on a GPU.
 
     Args:
         recipe: the study.
         data: its data.
         shifted: a few shifted examples, by shift and severity.
+        device: where the steps are taken; on a CPU those of a large network can take minutes.
     """
     config, held = recipe.net, data.validation
     start = seeded_generator(0)
@@ -78,7 +81,7 @@ def try_net(recipe: Recipe, data: StudyData, shifted: Mapping[tuple[str, int], M
     for method in recipe.methods:
         _check_settings(method, held)
     for method in recipe.trained:
-        _try_method(recipe, method, net, batch, labels, data.num_train)
+        take_step(recipe, method, net, batch, labels, data.num_train, device)
     _note_equal_members(recipe, data, net)
 
 
@@ -265,40 +268,6 @@ def _hint(logits: Tensor, labels: Tensor, expected: tuple[int, ...], class_dim: 
     if tuple(logits.shape) in ((len(labels), 1), (len(labels),)) and expected == (len(labels), 2):
         return "; one logit z for two classes is the pair of logits (0, z)"
     return ""
-
-
-def _try_method(recipe: Recipe, config: MethodConfig, net: nn.Module, batch: Any, labels: Tensor, rows: int) -> None:
-    method = config.method
-    assert method is not None
-    where = f"methods.{config.name}"
-    fixed = recipe.net.is_own and isinstance(find(recipe.net.name, "net.name"), nn.Module)
-    if fixed and method.members > 1:
-        raise InputError(f"{where}: an ensemble needs different starts; give a function that makes the network")
-    if config.skip_training:
-        return
-    if config.objective.kind == "euc" and not isinstance(batch, Tensor):
-        raise InputError(f"{where}: the objective euc needs a network that takes one tensor, not a mapping")
-    try:
-        model = method.build(with_head(deep_copy(net), config.objective)).train()
-        with torch.random.fork_rng(devices=[]):
-            loss, logits = config.objective.loss(math.prod(labels.shape)), method.logits(model, batch)
-            if not isinstance(logits, Tensor):
-                raise TypeError(f"the network returned a {type(logits).__name__} in training mode; {RETURN}")
-            if not logits.requires_grad:
-                raise TypeError(f"the logits have no gradient; {_no_gradient(model)}")
-            loss(logits, labels, method.kl(model)).total.backward()
-    except Exception as error:  # whatever the user's network raises
-        raise InputError(f"{where}: a step on one batch failed: {described(error)}") from error
-    size = config.train.batch_size
-    if not recipe.data.stream and rows % size == 1 % size:
-        with torch.random.fork_rng(devices=[]):
-            check_one_row(method, model, each(batch, _first), rows, size, where)
-
-
-def _no_gradient(model: nn.Module) -> str:
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        return "no weight of the network requires one: set requires_grad_(True), or skip_training = true"
-    return "remove torch.no_grad and detach from its forward, or set skip_training = true"
 
 
 def _batch(data: MemoryData) -> tuple[Any, Tensor]:
