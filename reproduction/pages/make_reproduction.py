@@ -20,7 +20,7 @@ import make_studies
 from reproduction_best import against_targets, best_row, rows_of_best
 from reproduction_chart import flow_chart
 from reproduction_choice import rehearsals
-from reproduction_decision import decision, detection, intervals, pilot
+from reproduction_decision import all_decisions, decision, detection, intervals, pilot
 from reproduction_decision import variants as variants_by_training
 from reproduction_factorial import GAIN_FIGURE, effects, errors_left, gain_drawing, gain_values, progress
 from reproduction_findings import finding_drawings, finding_values
@@ -113,6 +113,7 @@ def all_blocks(
         "errors-left": errors_left(studies),
         "second-network": second_network(studies),
         "decision": decision(studies),
+        "decision-all": all_decisions(studies),
         "decision-intervals": intervals(studies),
         "detection-effects": detection(studies),
         "variant-effects": variants_by_training(studies),
@@ -143,6 +144,7 @@ def in_short(
         if name
     ]
     rows.append(("past", past_method, "posterior and cautious temperature, ResNet-56 (ours, `past`)"))
+    rows.append(("past", "Dropout + TS", "Dropout + TS, ResNet-56 (`past`)"))
     rows.append(("past", "Ensemble + TS", "Ensemble of five + TS, ResNet-56 (`past`)"))
     means_of_paper = {
         (entry.method, entry.metric): entry.value

@@ -12,7 +12,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reproduction_factorial import title
-from reproduction_lines import CORNERS, DETECTED, JUDGED, LINES, POSTERIORS, TABLE, TRAININGS, VARIANTS, Decision, Line
+from reproduction_lines import (
+    CORNERS,
+    DETECTED,
+    JUDGED,
+    LINES,
+    POSTERIORS,
+    SHORT_TABLE,
+    TABLE,
+    TRAININGS,
+    VARIANTS,
+    Decision,
+    Line,
+)
 from reproduction_seeds import FEWEST_SEEDS, by_seed, difference_text, shared_difference
 from reproduction_tables import NOT_RUN, Study, markdown
 
@@ -78,18 +90,25 @@ def use(studies: Mapping[str, Study], decision: Decision) -> str:
     return decision.if_helps if common_verdict == "helps" else decision.otherwise
 
 
-def decision(studies: Mapping[str, Study]) -> str:
-    """Return the table of what you have, what to use and the measured effect; then what is not measured."""
-    if not any(line.study in studies for row in TABLE for line in row.cases):
+def decision(studies: Mapping[str, Study], rows: Sequence[Decision] = SHORT_TABLE) -> str:
+    """Return the table of what you have, what to use and the measured effect."""
+    if not any(line.study in studies for row in rows for line in row.cases):
         return NOT_RUN
     lines = []
-    for row in TABLE:
+    for row in rows:
         texts = [differences(studies, line, SHOWN) for line in row.cases]
         cells = [" / ".join(shortened(text) for text in column) for column in zip(*texts, strict=True)]
         compared = f"{row.compared} ({counts(studies, row)})"
         lines.append([row.have, use(studies, row), compared, *(texts[0] if len(texts) == 1 else cells)])
     head = ["you have", "use", "measured effect of", *(title(metric, where) for metric, where in SHOWN)]
-    table = markdown(head, lines).replace("|---|---:|---:|", "|---|---|---|", 1)
+    return markdown(head, lines).replace("|---|---:|---:|", "|---|---|---|", 1)
+
+
+def all_decisions(studies: Mapping[str, Study]) -> str:
+    """Return the table with every line; then what is not measured."""
+    table = decision(studies, TABLE)
+    if table == NOT_RUN:
+        return NOT_RUN
     missing: dict[str, list[str]] = {}
     for (training, posterior), line in CORNERS.items():
         if verdict(studies, line) == NOT_MEASURED:

@@ -133,6 +133,13 @@ TEMPERATURE = Decision(
 AUGMENTED = Decision(
     "a plain network that you train by SGD", f"AugMix, {BOTH}", (AUGMIX,), f"AugMix, then {TS}", f"{TS}; no AugMix"
 )
+DROPOUT = Decision(
+    "a deep network that you train with AugMix (ResNet-56), and time for 32 passes in each prediction",
+    f"dropout in training and prediction, {BOTH}",
+    (Line("AugMix", "past", "Dropout + TS", "SGD + TS"),),
+    f"dropout (rate 0.055), then {TS}",
+    f"{TS}; no dropout",
+)
 POSTERIOR = Decision(
     "a plain network that you can tune further, or other data to detect",
     f"a posterior (MOPED) instead of none, {BOTH}",
@@ -186,6 +193,7 @@ NOISE_BOTH = avuc(
 TABLE = (
     TEMPERATURE,
     AUGMENTED,
+    DROPOUT,
     POSTERIOR,
     PRINTED,
     MONOTONE,
@@ -198,6 +206,18 @@ TABLE = (
     NOISE_MONOTONE,
     Decision(WITH_NOISE, NOISE_TEMPERATURE.compared, noise("SVI-TS", "SVI", "none + TS", "none"), TS, "no temperature"),
     NOISE_BOTH,
+)
+# the lines that decide; the page shows the others below them
+SHORT_TABLE = (
+    TEMPERATURE,
+    AUGMENTED,
+    DROPOUT,
+    POSTERIOR,
+    MONOTONE,
+    FEW_IMAGES,
+    WRONG_LABELS,
+    AROUND_MONOTONE,
+    NOISE_MONOTONE,
 )
 # the repaired loss against the printed one, for every training that has both
 VARIANTS = (

@@ -33,6 +33,15 @@ def printed_mean(printed, method, metric):
     return published_value(printed, method=method, metric=metric, **wanted)
 
 
+def change_over_seeds(study, first, second, metric, where):
+    """Return the sign of the difference if its 95 % interval over five paired seeds excludes zero, else 0."""
+    values = [by_seed(study, name, metric, where) for name in (first, second)]
+    assert sorted(values[0]) == sorted(values[1]) == list(range(5))
+    changes = [values[0][seed] - values[1][seed] for seed in values[0]]
+    low, high = stats.t.interval(0.95, 4, loc=sum(changes) / 5, scale=stats.sem(changes))
+    return 1 if low > 0 else -1 if high < 0 else 0
+
+
 def test_the_rule_chooses_the_method_that_is_named(studies):
     choice = studies["past-choice"]
     assert past.chosen(lambda *asked: choice.get(*asked).value) == CHOSEN
@@ -75,11 +84,24 @@ def test_targets_by_hand(studies):
     ],
 )
 def test_what_the_posterior_changes_over_five_paired_seeds(studies, metric, where, sign):
-    first, second = (by_seed(studies["past"], name, metric, where) for name in (CHOSEN, "SGD + TS"))
-    assert sorted(first) == sorted(second) == list(range(5))
-    changes = [first[seed] - second[seed] for seed in first]
-    low, high = stats.t.interval(0.95, 4, loc=sum(changes) / 5, scale=stats.sem(changes))
-    assert (1 if low > 0 else -1 if high < 0 else 0) == sign
+    assert change_over_seeds(studies["past"], CHOSEN, "SGD + TS", metric, where) == sign
+
+
+@pytest.mark.parametrize(
+    ("posterior", "metric", "where", "sign"),
+    [
+        *((CHOSEN, metric, "5", sign) for metric, sign in (("nll", -1), ("accuracy", 1), ("brier", -1), ("uce", -1))),
+        *((CHOSEN, *rest) for rest in (("ece", "5", 1), ("auroc", "svhn", 0))),
+        *(("MOPED 0.15, AvUC + TS", *rest) for rest in (("nll", "5", -1), ("accuracy", "5", 1))),
+        *(("MOPED 0.15, AvUC + TS", *rest) for rest in (("ece", "5", 0), ("auroc", "svhn", 0))),
+    ],
+)
+def test_what_dropout_changes_against_a_posterior_over_five_paired_seeds(studies, posterior, metric, where, sign):
+    assert change_over_seeds(studies["past"], "Dropout + TS", posterior, metric, where) == sign
+
+
+def test_dropout_just_misses_the_target_of_ece(studies):
+    assert 0.04 < studies["past"].get("Dropout + TS", "ece", "5").value < 0.042
 
 
 def test_the_ensemble_is_better_in_what_the_page_says(studies):
