@@ -2,11 +2,12 @@
 
     python reproduction/run_study.py camvid --data FOLDER        # make reproduce STUDY=camvid DATA=FOLDER
     python reproduction/run_study.py camvid --data FOLDER --minutes 8 -- --set train.epochs=1 --device cpu
-    python reproduction/run_study.py camvid --publish-only --out out/studies/camvid
+    python reproduction/run_study.py camvid --publish-only --out out/studies/camvid --add
 
 A study is a folder of reproduction/studies with a recipe. Its import paths ("data:load") refer to that folder;
 `load` gets the folder of the data as `root`. The same command continues a stopped study; the exit code is 75 if
---minutes are over. These files are published in reproduction/results/studies/NAME:
+--minutes are over. With --add, published results stay, and those that they lack are added, so that a study can be run
+in parts, on machines that are gone afterwards. These files are published in reproduction/results/studies/NAME:
 
     rows.csv      one line for each method, seed, shift and severity: number of rows and samples, and every metric
     models.csv    epochs, seconds and threshold of every trained model
@@ -17,18 +18,16 @@ A study is a folder of reproduction/studies with a recipe. Its import paths ("da
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-import json
 import math
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from avuc.core.atomic import write_text
+from published_rows import COUNTS, KEY, MODELS, Publication, Row
+
 from avuc.core.errors import InputError, run_script
 from avuc.report.study.effort import effort_of
 from avuc.study.store import Store
@@ -38,7 +37,6 @@ HOME = Path(__file__).parents[1]
 STUDIES = HOME / "reproduction" / "studies"
 RESULTS = HOME / "reproduction" / "results" / "studies"
 DIGITS = 5
-KEY = ("method", "seed", "shift", "severity")
 
 
 def study_names() -> list[str]:
@@ -59,76 +57,74 @@ def run(folder: Path, data: Path | None, out: Path, minutes: float | None, chang
     return subprocess.run([*command, *changes], cwd=folder, env=env, check=False).returncode
 
 
-def publish(out: Path, target: Path) -> None:
+def publish(out: Path, target: Path, *, add: bool = False) -> None:
     """Write the small files that the page is generated from.
 
     Args:
         out: folder of the study.
         target: folder for the published files.
+        add: keep what is published, and add the results that it lacks.
     """
     store = Store(out, create=False)
     try:
         if store.lost:
             raise InputError(f"{store.damage()}; avuc study computes them again, then publish it")
-        recipe = store.stored_recipe()
-        effort = effort_of(store)
-        runs = [
-            {
-                "started": run.started,
-                "seconds": round(run.at_least, 1),
-                "device": run.device,
-                "hardware": run.hardware,
-                "torch": run.torch,
-                "revision": run.revision,
-            }
-            for run in effort.runs
-        ]
-        rows, text = _rows(store, recipe), recipe.to_toml()
-        facts = {
-            "name": recipe.study.name,
-            "evaluations": rows.count("\n") - 1,
-            "missing": recipe.missing(store.done()),
-            "models": effort.models,
-            "minutes": round(effort.seconds / 60, 2),
-            "runs": runs,
-        }
-        models = store.select("SELECT method, seed, epochs, seconds, threshold FROM models ORDER BY method, seed")
+        publication = _publication(store)
     finally:
         store.close()
-    target.mkdir(parents=True, exist_ok=True)
-    write_text(target / "rows.csv", rows)
-    write_text(target / "models.csv", _csv([("method", "seed", "epochs", "seconds", "threshold"), *models]))
-    write_text(target / "study.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    write_text(target / "recipe.toml", text)
-    print(f"{out} -> {target}: {len(rows) / 1e6:.2f} MB")
+    if add:
+        publication = Publication.read(target).with_new(publication, out)
+    size = publication.write(target)
+    print(f"{out} -> {target}: {size / 1e6:.2f} MB")
 
 
-def _rows(store: Store, recipe: StoredRecipe) -> str:
-    """Return the rows as CSV, without shifts and severities that the recipe no longer has."""
-    shifted_sets = {(shift, severity) for shift in recipe.study.shifts for severity in recipe.study.severities}
-    counts = {
-        tuple(row[:4]): row[4:]
-        for row in store.select("SELECT * FROM cells")
-        if row[3] == 0 or (row[2], row[3]) in shifted_sets
+def _publication(store: Store) -> Publication:
+    """Return the results of a study as they are published."""
+    recipe = store.stored_recipe()
+    effort = effort_of(store)
+    runs = [
+        {
+            "started": run.started,
+            "seconds": round(run.at_least, 1),
+            "device": run.device,
+            "hardware": run.hardware,
+            "torch": run.torch,
+            "revision": run.revision,
+        }
+        for run in effort.runs
+    ]
+    rows = _rows(store, recipe)
+    facts = {
+        "name": recipe.study.name,
+        "evaluations": len(rows),
+        "missing": recipe.missing(store.done()),
+        "models": effort.models,
+        "minutes": round(effort.seconds / 60, 2),
+        "runs": runs,
     }
-    values: dict[tuple[Any, ...], dict[str, float]] = {key: {} for key in counts}
+    trained = store.select("SELECT method, seed, epochs, seconds, threshold FROM models")
+    models = [_texts(dict(zip(MODELS, model, strict=True))) for model in trained]
+    return Publication(rows, models, facts, recipe.to_toml())
+
+
+def _rows(store: Store, recipe: StoredRecipe) -> list[Row]:
+    """Return the rows, without shifts and severities that the recipe no longer has."""
+    shifted_sets = {(shift, severity) for shift in recipe.study.shifts for severity in recipe.study.severities}
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {
+        (method, seed, shift, severity): dict(
+            zip((*KEY, *COUNTS), (method, seed, shift, severity, *counts), strict=False)
+        )
+        for method, seed, shift, severity, *counts in store.select("SELECT * FROM cells")
+        if severity == 0 or (shift, severity) in shifted_sets
+    }
     for *key, metric, value in store.rows():
-        if tuple(key) in values:
-            values[tuple(key)][metric] = value
-    metric_names = sorted({metric for metrics in values.values() for metric in metrics})
-    lines: list[tuple[Any, ...]] = [(*KEY, "rows", "samples", *metric_names)]
-    for key in sorted(values):
-        rows, samples, *_ = counts[key]
-        lines.append((*key, rows, samples, *(values[key].get(metric, math.nan) for metric in metric_names)))
-    return _csv(lines)
+        if tuple(key) in rows:
+            rows[tuple(key)][metric] = value
+    return [_texts(row) for row in rows.values()]
 
 
-def _csv(lines: Sequence[Sequence[Any]]) -> str:
-    """Return the lines as CSV, with `DIGITS` significant digits."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerows([[_cell(value) for value in line] for line in lines])
-    return file.getvalue()
+def _texts(row: Mapping[str, Any]) -> Row:
+    return {name: str(_cell(value)) for name, value in row.items()}
 
 
 def _cell(value: Any) -> Any:
@@ -150,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="stop after so many minutes, with exit code 75")
     parser.add_argument("--publish-only", action="store_true", help="publish what is in --out; run nothing")
     parser.add_argument("--no-publish", action="store_true", help="run only, and publish nothing")
+    parser.add_argument("--add", action="store_true", help="keep what is published; add the results that it lacks")
     parser.epilog = "After --: further arguments of avuc study."
     all_arguments = list(sys.argv[1:] if arguments is None else arguments)
     # argparse matches an empty list of positional arguments before it sees the options, so split the list here
@@ -167,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code
     if args.no_publish:
         return 0
-    publish(out, RESULTS / args.name)
+    publish(out, RESULTS / args.name, add=args.add)
     sys.path.insert(0, str(HOME / "reproduction" / "pages"))
     import make_studies
 

@@ -12,15 +12,19 @@ from pathlib import Path
 
 import make_studies
 import numpy as np
+import published_rows
 import pytest
 import run_study
 import studies_tables
 
 from avuc.core.errors import InputError
+from avuc.study.config_parser import parse_recipe
 from avuc.study.recipe import load_recipe
 from avuc.study.store import Store
+from avuc.study.stored_recipe import StoredRecipe
 
 HOME = Path(__file__).parents[2]
+STUDIES = HOME / "reproduction" / "results" / "studies"
 RECIPE = """
 [study]
 name = "small"
@@ -182,6 +186,92 @@ def _published(home: Path, target: Path, keep=lambda line: True, **old_and_new: 
         text = text.replace(old, new, 1)
     recipe.write_text(text)
     return target
+
+
+@pytest.mark.parametrize("name", [path.name for path in sorted(STUDIES.iterdir())])
+def test_published_files_are_written_as_they_were_read(name, tmp_path):
+    published_rows.Publication.read(STUDIES / name).write(tmp_path)
+    for path in (STUDIES / name).iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_later_run_adds_what_is_missing_and_replaces_nothing(home, tmp_path, monkeypatch):
+    """Published: two methods of seed 0 at clean images. Later: everything, with other figures."""
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
+    part = {"severities = [5]": "severities = [1]", "seeds = [0, 1]": "seeds = [0]"}
+    _published(home, tmp_path, lambda line: line[:3] in (["Plain", "0", "clean"], ["AvUC", "0", "clean"]))
+    small, later = tmp_path / "small", tmp_path / "later"
+    run_study.publish(home / "out", later)
+    recipe, models, facts = (small / name for name in ("recipe.toml", "models.csv", "study.json"))
+    for old, new in part.items():
+        assert old in recipe.read_text()
+        recipe.write_text(recipe.read_text().replace(old, new))
+    models.write_text("".join(line for line in models.read_text().splitlines(True) if line.split(",")[1] != "1"))
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), "models": 2, "evaluations": 2, "minutes": 1.0}))
+    with (small / "rows.csv").open(newline="") as file:
+        kept = list(csv.DictReader(file))
+    for line in kept:
+        line["ece"] = "0.4321"
+    with (small / "rows.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in kept[0] if name != "nll"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(kept)
+
+    assert run_study.main(["small", "--publish-only", "--out", str(home / "out"), "--add"]) == 0
+    with (small / "rows.csv").open(newline="") as file, (later / "rows.csv").open(newline="") as other:
+        lines, all_later = list(csv.DictReader(file)), list(csv.DictReader(other))
+    assert len(lines) == len(all_later) == 30
+    for line, new in zip(lines, all_later, strict=True):
+        if [line[key] for key in ("method", "seed", "shift")] in (["Plain", "0", "clean"], ["AvUC", "0", "clean"]):
+            assert (line["ece"], line["nll"]) == ("0.4321", "")
+        else:
+            assert line == new
+    added = json.loads(facts.read_text())
+    assert (added["models"], added["evaluations"], len(added["runs"])) == (4, 30, 2)
+    assert added["minutes"] == round(1 + json.loads((later / "study.json").read_text())["minutes"], 2)
+    assert "severities = [1, 5]" in recipe.read_text()
+    assert "seeds = [0, 1]" in recipe.read_text()
+    assert added["missing"] == 3 * 2 * 2  # two kinds of shift at intensity 1
+    assert len(models.read_text().splitlines()) == 1 + 4
+
+
+def test_recipes_are_joined():
+    """A later run may have fewer or more seeds, shifts, severities, other data and methods."""
+    text = RECIPE.replace("severities = [5]", "severities = [1]").replace("contrast", "fog")
+    text = text.replace('["photographs"]', '[{ name = "nets", path = "data:nets" }, "photographs"]')
+    text = text.replace('name = "Plain"\nmethod = "vanilla"', 'name = "Plain"\nmethod = "vanilla"\nseeds = [1, 2]')
+    text += '[[methods]]\nname = "Dropout"\nmethod = "dropout"\nseeds = [0]\n'
+    joined = published_rows._joined(RECIPE, text)
+    recipe = parse_recipe(joined, "joined")
+    assert (recipe.study.severities, recipe.study.seeds) == ((1, 5), (0, 1))
+    assert recipe.study.shifts == ("gaussian_noise", "contrast", "fog")
+    assert {other.name for other in recipe.study.others} == {"photographs", "nets"}
+    seeds = {method.name: recipe.seeds(method) for method in recipe.methods}
+    assert seeds == {"Plain": (0, 1, 2), "Plain-TS": (0, 1, 2), "AvUC": (0, 1), "Dropout": (0,)}
+    assert published_rows._joined(joined, RECIPE) == published_rows._joined(joined, joined) == joined
+
+
+def test_the_rest_of_tiny_imagenet_can_be_added():
+    """Its last layers are published; a later run has the recipe of the study's folder, and data elsewhere."""
+    published = published_rows.Publication.read(STUDIES / "tiny-imagenet")
+    text = (HOME / "reproduction" / "studies" / "tiny-imagenet" / "recipe.toml").read_text(encoding="utf-8")
+    later = text.replace('source = "data:load"', 'source = "data:load"\nroot = "elsewhere/tiny"', 1)
+    facts = {"models": 0, "minutes": 0.0, "runs": []}
+    nothing = published_rows.Publication([], [], facts, parse_recipe(later, "later").to_toml())
+    added = published.with_new(nothing, Path("out"))
+    assert added.facts == published.facts
+    assert (
+        StoredRecipe.parse(added.recipe).missing(set()) == published.facts["evaluations"] + published.facts["missing"]
+    )
+
+
+def test_another_study_is_not_added(home, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
+    with pytest.raises(InputError, match="no published study to add to"):
+        run_study.publish(home / "out", tmp_path / "small", add=True)
+    _published(home, tmp_path, epochs=("epochs = 1", "epochs = 7"))
+    with pytest.raises(InputError, match=r"holds another study: methods\.Plain\.train\.epochs was 7, now 1"):
+        run_study.main(["small", "--publish-only", "--out", str(home / "out"), "--add"])
 
 
 @pytest.mark.parametrize(
