@@ -67,6 +67,27 @@ def test_equal_probabilities(name, tmp_path):
     np.testing.assert_allclose(light.probs(logits), calibrator.predict_proba(logits), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["isotonic", "histogram", "venn-abers"])
+@pytest.mark.parametrize("factor", [1e-6, 1e-3, 300.0, 1e3, 1e4, 1e6])
+def test_logits_of_any_scale(name, factor, tmp_path):
+    """Probabilities near 1e-308 have few digits, and torch and NumPy rounded them differently."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, 5, 200)
+        logits = factor * (rng.normal(size=(200, 5)) + np.eye(5)[labels])
+        fresh = np.concatenate([logits, factor * rng.normal(size=(100, 5))])
+        calibrator = CALIBRATORS[name]().fit(logits, labels)
+        calibrator.save(tmp_path / "cal.json")
+        again = Calibrator.load(tmp_path / "cal.json")
+        assert again.to_json() == calibrator.to_json()
+        np.testing.assert_array_equal(again.transform(fresh), calibrator.transform(fresh))
+        wanted = calibrator.predict_proba(fresh)
+        light = load_calibrator(tmp_path / "cal.json")
+        np.testing.assert_allclose(light.probs(fresh), wanted, rtol=0, atol=1e-9)
+        module = rescaling_of(calibrator)(torch.as_tensor(fresh)).softmax(-1)
+        np.testing.assert_allclose(module, wanted, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_extreme_logits(name, rows, tmp_path):
     calibrator = EVERY[name]().fit(*rows)

@@ -167,6 +167,19 @@ def test_legacy_onnx_exporter_with_a_calibrator(name):
 
 
 @LEGACY_WARNINGS
+@pytest.mark.parametrize("name", ["isotonic", "histogram", "venn-abers"])
+@pytest.mark.parametrize("factor", [1e-3, 300.0, 1e4, 1e6])
+def test_onnx_of_a_calibrator_for_logits_of_any_scale(name, factor):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 200)
+    scores = (factor * (rng.normal(size=(200, 3)) + np.eye(3)[labels])).astype(np.float32)
+    calibrator = CALIBRATORS[name]().fit(scores, labels)
+    session = legacy_session(as_module(nn.Identity(), calibrator, outputs=("probs",)), torch.rand(5, 3))
+    for rows in (scores, (factor * rng.normal(size=(100, 3))).astype(np.float32)):
+        np.testing.assert_allclose(session.run(None, {"inputs": rows})[0], calibrator.predict_proba(rows), atol=1e-6)
+
+
+@LEGACY_WARNINGS
 @pytest.mark.parametrize("layout", ["one logit", "labels", "pixels", "tokens"])
 def test_legacy_onnx_exporter_of_other_layouts(layout):
     net, inputs, options = {

@@ -95,7 +95,7 @@ class OneVsRest(Calibrator):
             rows = slice(start, start + step)
             mapped = self._mapped(self._probabilities(flat[rows]).T.contiguous(), lengths, breakpoints, values).T
             total = mapped.sum(-1, keepdim=True)
-            shares = torch.where(total > 0, mapped / total.clamp(min=NLL_FLOOR), 1 / flat.shape[-1])
+            shares = torch.where(total > 0, mapped / torch.where(total > 0, total, 1.0), 1 / flat.shape[-1])
             result[rows] = shares.clamp(min=NLL_FLOOR).log().to(flat.dtype)
         return result.reshape(logits.shape).masked_fill(torch.isneginf(logits), -math.inf)
 

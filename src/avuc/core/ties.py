@@ -6,12 +6,15 @@ from typing import Any
 
 # 2^18 + 1 and 2^36 + 1: a float64 of 53 bits keeps 35 of them, or 17 (Veltkamp's splitting)
 FINE, COARSE = 262145.0, 68719476737.0
+# smaller probabilities are 0: near 1e-308, where float64 loses its digits, libraries round in different ways
+SMALLEST = 1e-280
 
 
 def without_last_bits(probs: Any, *, coarse: bool = False) -> Any:
     """Return float64 numbers rounded to a share of 3e-11: equal probabilities of a softmax are equal again.
 
     The sum of a softmax has another rounding error in torch, in NumPy, on a GPU and for another order of classes.
+    Numbers below 1e-280 become 0.
 
     Args:
         probs: tensor or array in float64, from 0 to 1.
@@ -23,7 +26,7 @@ def without_last_bits(probs: Any, *, coarse: bool = False) -> Any:
     >>> without_last_bits(0.9, coarse=True) == without_last_bits(0.90000004, coarse=True)
     True
     """
-    fine = _rounded(probs, FINE)
+    fine = _rounded(probs * (probs >= SMALLEST), FINE)
     if not coarse:
         return fine
     high = fine > 0.5

@@ -177,7 +177,7 @@ class MappedByClass(Fitted):
             mapped = mapped + rise * torch.clamp(share, 0.0, 1.0)
         total = mapped.sum(-1, keepdim=True)
         uniform = torch.full_like(mapped, 1 / logits.shape[-1])
-        shares = torch.where(total > 0, mapped / torch.clamp(total, min=1e-12), uniform)
+        shares = torch.where(total > 0, mapped / torch.where(total > 0, total, torch.ones_like(total)), uniform)
         result = torch.clamp(shares, min=1e-12).log().to(logits.dtype)
         return torch.where(logits > -math.inf, result, torch.full_like(result, -math.inf))
 
