@@ -78,7 +78,7 @@ def linear(name: str, run: dict[str, Any]) -> str:
     versions = ", ".join(f"{library} {run[library]}" for library in libraries if library in run)
     date = run.get("date", "not recorded")
     about = f"| | |\n|---|---|\n| date | {date} |\n| machine | {run['gpu_device']} |\n| versions | {versions} |\n"
-    link = "[losses](guide/losses.md#from-hidden-states-to-loss)"
+    link = "[`linear_avuc` in detail](reference/linear-losses.md)"
     text = f"Time, and memory beside inputs and gradients, for tokens × words × width ({link}). "
     text += "Steps are started one after another, as in training; from idle, a step begins with an idle GPU."
     return f"## {name}\n\n{purpose('bench_linear_avuc')}\n\n{about}\n{text}\n\n" + "\n".join(lines) + "\n"

@@ -58,10 +58,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def guide_code() -> Callable[[str, str], str]:
-    """Return a function of a guide's name and a reason: the one block of its Python that is marked with that reason."""
+    """Return a function of a page of docs/ and a reason: the one block of its Python that is marked with that reason."""
 
     def code(page: str, reason: str) -> str:
-        text = (Path(__file__).parents[1] / "docs" / "guide" / f"{page}.md").read_text(encoding="utf-8")
+        text = (Path(__file__).parents[1] / "docs" / f"{page}.md").read_text(encoding="utf-8")
         pattern = rf"^<!-- not run: {re.escape(reason)} -->\n```python\n(.*?)^```$"
         (found,) = re.findall(pattern, text, re.DOTALL | re.MULTILINE)
         return found

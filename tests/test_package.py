@@ -173,18 +173,18 @@ def test_the_design_page_names_every_room() -> None:
 @pytest.mark.parametrize(
     ("page", "name"),
     [
-        ("study.md", "study.sections.DataConfig"),
-        ("study.md", "study.sections.NetConfig"),
-        ("study.md", "study.other_data.OtherData"),
-        ("study.md", "study.config.Recipe"),
-        ("study.md", "study.config.MethodConfig"),
-        ("study.md", "study.sections.StudySettings"),
-        ("training.md", "training.settings.TrainSettings"),
+        ("reference/recipes.md", "study.sections.DataConfig"),
+        ("reference/recipes.md", "study.sections.NetConfig"),
+        ("reference/recipes.md", "study.other_data.OtherData"),
+        ("reference/recipes.md", "study.config.Recipe"),
+        ("reference/recipes.md", "study.config.MethodConfig"),
+        ("reference/recipes.md", "study.sections.StudySettings"),
+        ("guide/training.md", "training.settings.TrainSettings"),
     ],
 )
 def test_the_pages_name_every_setting(page: str, name: str) -> None:
     module, _, kind = name.rpartition(".")
-    text = (ROOT / "docs" / "guide" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     fields = dataclasses.fields(getattr(importlib.import_module(f"avuc.{module}"), kind))
     missing = [field.name for field in fields if not re.search(rf"\b{field.name}\b", text)]
     assert missing == []
@@ -196,7 +196,7 @@ def test_the_command_page_has_every_option_of_a_study() -> None:
 
     parser = Parser()
     COMMAND.arguments(parser)
-    text = (ROOT / "docs" / "guide" / "command.md").read_text(encoding="utf-8").partition("`avuc study` in full")[2]
+    text = (ROOT / "docs" / "reference" / "command.md").read_text(encoding="utf-8").partition("`avuc study` in full")[2]
     options = {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
     assert options == set(re.findall(r"`(--[a-z-]+)", text))
 
@@ -207,7 +207,8 @@ def test_the_command_page_has_every_option_of_evaluate() -> None:
 
     parser = Parser()
     COMMAND.arguments(parser)
-    text = (ROOT / "docs" / "guide" / "command.md").read_text(encoding="utf-8")
+    pages = ("guide/command.md", "reference/command.md", "reference/files.md")
+    text = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in pages)
     options = {action.option_strings[0] for action in parser._actions if action.option_strings} - {"-h"}
     assert options <= set(re.findall(r"(--[a-z-]+)", text))
 

@@ -1,4 +1,4 @@
-"""The tables of calibrators in docs/guide/calibration.md are those of the recorded rows."""
+"""The tables of calibrators in docs/reference/auto-calibrator.md are those of the recorded rows."""
 
 from __future__ import annotations
 

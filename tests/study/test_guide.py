@@ -33,7 +33,7 @@ def test_a_study_from_python(
     guide_code: Callable[[str, str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = guide_code("study", "needs your network and data")
+    code = guide_code("guide/study", "needs your network and data")
     assert "samples=32," in code
     settings = TrainSettings(epochs=7, batch_size=16, milestones=(), factors=(), pad=1)
     namespace = {"avuc": avuc, "make_net": make_net, "rain": rain, "settings": settings}

@@ -333,12 +333,19 @@ def test_doctests():
 
 
 def test_the_recipe_of_the_documentation_reads():
-    text = (Path(__file__).parents[2] / "docs" / "guide" / "study.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "recipes.md").read_text(encoding="utf-8")
     block = text[text.index("    [study]") : text.index("More keys:")]
-    recipe = parse_recipe(textwrap.dedent(block), "study.md")
+    recipe = parse_recipe(textwrap.dedent(block), "recipes.md")
     assert [row.name for row in recipe.methods] == ["SVI", "SVI-AvUC", "SVI-AvUTS", "SVI, 8 samples"]
     named = re.findall(r"^\| (`.+`) \|", text[text.index("| recipe |") :], re.MULTILINE)[:5]
     assert set(re.findall(r"`(.+?)`", " ".join(named))) == set(recipe_names())
+
+
+def test_the_short_recipe_of_the_guide_reads():
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "study.md").read_text(encoding="utf-8")
+    block = text[text.index("    [study]") : text.index("`--set` changes any key")]
+    recipe = parse_recipe(textwrap.dedent(block), "study.md")
+    assert [row.name for row in recipe.methods] == ["SVI", "SVI-AvUC", "SVI + TS"]
 
 
 def test_other_data_as_tables():

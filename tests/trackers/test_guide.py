@@ -19,7 +19,7 @@ def test_a_tracked_training(
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
     mlflow = pytest.importorskip("mlflow")
-    code = guide_code("training", "needs your network and data")
+    code = guide_code("guide/training", "needs your network and data")
     assert "on_epoch=tracker)" in code
     labels = torch.arange(60) % 3
     images = torch.full((60, 4, 4, 1), 20, dtype=torch.uint8) * (1 + labels.view(-1, 1, 1, 1)).to(torch.uint8)

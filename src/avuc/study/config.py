@@ -1,4 +1,4 @@
-"""What a recipe consists of: frozen dataclasses of plain values. `config_parser` reads them (docs/guide/study.md)."""
+"""What a recipe consists of: frozen dataclasses of plain values. `config_parser` reads them (docs/reference/recipes.md)."""
 
 from __future__ import annotations
 

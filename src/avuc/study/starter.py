@@ -12,7 +12,7 @@ from avuc.core.errors import InputError
 
 RECIPE = """\
 # A study of your own network, data and shifts. Run it in this folder: avuc study recipe.toml
-# Every key is explained in docs/guide/study.md; `avuc study recipe.toml --dry-run` estimates the time.
+# Every key is explained in docs/reference/recipes.md; `avuc study recipe.toml --dry-run` estimates the time.
 
 [study]
 name = "NAME"
