@@ -86,6 +86,32 @@ def test_a_group_has_the_figures_of_its_rows(replicates: int) -> None:
         assert bool(each.as_json()["intervals"]) == bool(replicates)
 
 
+@pytest.mark.parametrize(
+    ("groups", "order"),
+    [
+        (["10", "1", "2", ""], ["1", "2", "10", ""]),
+        ([10, 1, 2, -3], ["-3", "1", "2", "10"]),
+        (np.array(["ward 10", "ward 9", "7"], dtype=object), ["7", "ward 9", "ward 10"]),
+        (np.array(["2024-01-05", "2023-12-31"], dtype="datetime64[ns]"), ["2023-12-31", "2024-01-05"]),
+    ],
+)
+def test_groups_are_in_the_order_of_their_numbers(groups, order) -> None:
+    probs, labels = sharp_probs()
+    at = np.arange(len(labels)) % len(groups)
+    values = np.asarray(groups)[at]
+    found = evaluate_groups(Predictions(probs, labels), values, replicates=0)
+    assert [each.name for each in found] == order
+    for each in found:
+        rows = [str(value).removesuffix("T00:00:00.000000000") == each.name for value in values]
+        assert each.rows == sum(rows)
+        assert each.confidence == pytest.approx(probs[rows].max(1).mean())
+
+
+def test_missing_groups_are_refused() -> None:
+    with pytest.raises(InputError, match="some are missing"):
+        evaluate_groups(Predictions([[0.5, 0.5]] * 2, [0, 1]), ["a", None])
+
+
 def test_groups_of_the_wrong_length_or_too_many_are_refused() -> None:
     predictions = Predictions(torch.full((1200, 2), 0.5), torch.zeros(1200, dtype=torch.long))
     with pytest.raises(InputError, match="one value for each"):

@@ -165,7 +165,7 @@ def more_figures(
     if args.group:
         values, entry_of_row = _group_column(args, file)
         groups = evaluate_groups(predictions, values[entry_of_row], units=file_groups(file), **few)
-        results["groups"] = [(each.name, each) for each in groups]
+        results["groups"] = [(each.name or "(none)", each) for each in groups]
         document |= {"group": args.group, "groups": [each.as_json() for each in groups]}
     return results, document
 

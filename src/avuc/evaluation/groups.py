@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from avuc.core.errors import InputError
+from avuc.core.natural_order import natural_order
+from avuc.core.row_groups import Array, group_numbers
 from avuc.evaluation.decomposition import rows_of
 from avuc.metrics import Interval, intervals
 from avuc.metrics.dependent_rows import groups_of
@@ -60,7 +62,7 @@ def evaluate_groups(
     seed: int = 0,
     units: Any = None,
 ) -> list[GroupResult]:
-    """Return the figures of each group of rows, in the order of the groups' names.
+    """Return the figures of each group of rows, in the order of the groups' names: 2 before 10, site-9 before site-10.
 
     Args:
         predictions: with labels.
@@ -78,11 +80,11 @@ def evaluate_groups(
     values = np.asarray(groups)
     if values.shape != (len(predictions),):
         raise InputError(f"groups must have one value for each of {len(predictions)} rows, found shape {values.shape}")
-    names, member = np.unique(values, return_inverse=True)
+    names, member = _names_and_members(values)
     if len(names) > MOST_GROUPS:
         raise InputError(f"groups: found {len(names):,} different values; use a column with at most {MOST_GROUPS:,}")
     together, results = groups_of(predictions, len(predictions), units), []
-    for number, name in enumerate(names.tolist()):
+    for number, name in enumerate(names):
         rows = rows_of(predictions, torch.from_numpy(np.flatnonzero(member == number)))
         some = None if together is None else groups_of(rows, len(rows), together[member == number])
         statistics = prediction_statistics(rows.probs, rows.labels)
@@ -94,5 +96,22 @@ def evaluate_groups(
             figures = {key: Interval(value, math.nan, math.nan) for key, value in plain.items()}
         more = more_intervals(statistics, SIDES, replicates=replicates, seed=seed, bins=bins, groups=some)
         figures = {key: figures[key] for key in METRICS} | {key: more[key] for key in SIDES}
-        results.append(GroupResult(str(name), len(rows), float(statistics.confidence.mean()), figures))
+        results.append(GroupResult(name, len(rows), float(statistics.confidence.mean()), figures))
     return results
+
+
+def _names_and_members(values: Array) -> tuple[list[str], Array]:
+    """Return the names of the groups in their order, and the number of the group of each row."""
+    if values.dtype.kind == "O":
+        numbers = group_numbers(values)  # refuses missing ones
+        values = np.array(list(map(str, values)))
+    else:
+        numbers = np.unique(values, return_inverse=True)[1]
+    first = np.unique(numbers, return_index=True)[1]
+    found = values[first]
+    # `tolist` would make whole numbers of times in nanoseconds
+    texts = np.datetime_as_string(found, unit="auto") if found.dtype.kind == "M" else found
+    names = list(map(str, found if found.dtype.kind == "m" else texts.tolist()))
+    order = natural_order(names) if values.dtype.kind in "OUS" else names
+    position = {name: number for number, name in enumerate(order)}
+    return order, np.array([position[name] for name in names], dtype=np.int64)[numbers]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avuc.core.errors import InputError
+from avuc.core.natural_order import natural_order
 from avuc.report.study.conditions import conditions_of
 from avuc.report.study.coverage import read_coverage
 from avuc.report.study.effort import effort_of
@@ -169,12 +170,11 @@ def _seconds(store: Store, run: dict[str, Any]) -> float | None:
 
 def _in_order(test_sets: set[SetKey], shifts: Sequence[str]) -> list[SetKey]:
     """Sort test sets: clean images, then shifts in the recipe's order, then out-of-distribution data."""
-    order = list(shifts)
+    order = list(dict.fromkeys([*shifts, *natural_order({shift for shift, _ in test_sets})]))
 
-    def sort_key(test_set: SetKey) -> tuple[int, int, str, int]:
+    def sort_key(test_set: SetKey) -> tuple[int, int, int]:
         shift, severity = test_set
-        group = 0 if test_set == CLEAN else 1 if severity else 2
-        return group, order.index(shift) if shift in order else len(order), shift, severity
+        return 0 if test_set == CLEAN else 1 if severity else 2, order.index(shift), severity
 
     return sorted(test_sets, key=sort_key)
 
