@@ -14,15 +14,9 @@ import torch
 from torch import Tensor
 
 from avuc.core.data_parallel import Group, world_size
-from avuc.losses.analytic import EMPTY_MASS, or_empty
+from avuc.losses.analytic import EMPTY_MASS, loss_of, or_empty
 from avuc.losses.inputs import outside_transforms, plain_value
 from avuc.losses.quadrants import Quadrants
-
-
-def loss_of(quadrants: Tensor) -> Tensor:
-    """Return L_AvUC of the quadrants AC, AU, IC, IU, shape (4)."""
-    ac, au, ic, iu = quadrants
-    return torch.log1p((au + ic) / or_empty(ac + iu))
 
 
 def slopes(quadrants: Tensor) -> Tensor:

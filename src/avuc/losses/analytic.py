@@ -36,12 +36,17 @@ def or_empty(good: Tensor) -> Tensor:
     return torch.where(good > EMPTY_MASS, good, EMPTY_MASS)
 
 
+def loss_of(quadrants: Tensor) -> Tensor:
+    """Return L_AvUC of the quadrants AC, AU, IC, IU, shape (4)."""
+    ac, au, ic, iu = quadrants
+    return torch.log1p((au + ic) / or_empty(ac + iu))
+
+
 def loss_from_statistics(
     statistics: SampleStatistics, threshold: float | Tensor | None, variant: Variant, group: Group
 ) -> Tensor:
     """Return L_AvUC, computed with ordinary torch operations."""
-    ac, au, ic, iu = sum_over_ranks(torch.stack(quadrants_of(statistics, threshold, variant)), group)
-    return torch.log1p((au + ic) / or_empty(ac + iu))
+    return loss_of(sum_over_ranks(torch.stack(quadrants_of(statistics, threshold, variant)), group))
 
 
 def analytic_avuc(

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
+from avuc.losses.family import FamilyLoss
 from avuc.losses.inputs import (
     at_least_float32,
     check_shapes,
@@ -190,7 +191,7 @@ def euc_from_statistics(
     return loss
 
 
-class EUCLoss(nn.Module):
+class EUCLoss(FamilyLoss):
     """`euc_loss` times β, with λ rising from .01 to 1: λ_t = .01^(1 − t/T) in epoch t of T. Call `epoch_end()`.
 
     Args:
@@ -209,6 +210,9 @@ class EUCLoss(nn.Module):
     >>> euc.epoch_end()
     """
 
+    function = staticmethod(euc_loss)
+    variants = EUC_VARIANTS
+    options = ("balance", "evidence")
     balance: Tensor
 
     def __init__(
@@ -222,34 +226,14 @@ class EUCLoss(nn.Module):
         group: Group = None,
         class_dim: int | None = None,
     ) -> None:
-        super().__init__()
-        self.beta: float = checked_number("EUCLoss: beta", beta)
+        super().__init__(beta, variant, ignore_index, group, class_dim)
         self.epochs: int = checked_whole("EUCLoss: epochs", epochs)
         self.epoch: int = 0
-        one_of("variant", variant, EUC_VARIANTS)
         if evidence is not None:
             one_of("evidence", evidence, EVIDENCES, "euc")
-        self.variant = variant
         self.evidence = evidence
-        self.ignore_index: int = ignore_index
-        self.group: Group = group
-        self.class_dim: int | None = class_dim
         # a tensor, so that a captured training step sees λ change
         self.register_buffer("balance", torch.tensor(self._balance()), persistent=False)
-
-    def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the loss, a tensor without dimensions; arguments as in `euc_loss`."""
-        return self.beta * euc_loss(
-            logits,
-            labels,
-            balance=self.balance,
-            evidence=self.evidence,
-            variant=self.variant,
-            ignore_index=self.ignore_index,
-            weights=weights,
-            group=self.group,
-            class_dim=self.class_dim,
-        )
 
     def epoch_end(self) -> None:
         """Count an epoch and raise λ."""

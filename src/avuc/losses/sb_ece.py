@@ -21,11 +21,12 @@ import math
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
+from avuc.losses.family import FamilyLoss
 from avuc.losses.inputs import checked_number, checked_whole, one_of, refuse_nan, transforming
 from avuc.losses.layout import Task, standard_layout
 from avuc.losses.quadrants import SampleStatistics, sample_statistics
@@ -157,7 +158,7 @@ def _bin_sums(p: Tensor, right: Tensor, weight: Tensor, edges: Tensor, sharpness
     )
 
 
-class SBECELoss(nn.Module):
+class SBECELoss(FamilyLoss):
     """`sb_ece_loss` times β, as a module. Add it to the cross-entropy.
 
     Args:
@@ -176,6 +177,10 @@ class SBECELoss(nn.Module):
     True
     """
 
+    function = staticmethod(sb_ece_loss)
+    variants = SB_ECE_VARIANTS
+    options = ("form", "bins", "temperature", "task")
+
     def __init__(
         self,
         beta: float = 1.0,
@@ -189,31 +194,9 @@ class SBECELoss(nn.Module):
         task: Task | None = None,
         class_dim: int | None = None,
     ) -> None:
-        super().__init__()
-        self.beta: float = checked_number("SBECELoss: beta", beta)
-        one_of("variant", variant, SB_ECE_VARIANTS)
+        super().__init__(beta, variant, ignore_index, group, class_dim)
         one_of("form", form, SB_ECE_FORMS, "sb_ece")
         self.bins: int = checked_whole("sb_ece: bins", bins, least=1)
         self.temperature: float = checked_temperature(temperature)
-        self.variant = variant
         self.form = form
-        self.ignore_index: int = ignore_index
-        self.group: Group = group
         self.task = task
-        self.class_dim: int | None = class_dim
-
-    def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the loss, a tensor without dimensions; arguments as in `sb_ece_loss`."""
-        return self.beta * sb_ece_loss(
-            logits,
-            labels,
-            form=self.form,
-            variant=self.variant,
-            bins=self.bins,
-            temperature=self.temperature,
-            ignore_index=self.ignore_index,
-            weights=weights,
-            group=self.group,
-            task=self.task,
-            class_dim=self.class_dim,
-        )

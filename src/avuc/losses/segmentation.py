@@ -23,12 +23,13 @@ from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
 from avuc.losses.analytic import or_empty
-from avuc.losses.inputs import check_shapes, checked_number, checked_threshold, checked_whole, one_of, refuse_nan
+from avuc.losses.family import FamilyLoss
+from avuc.losses.inputs import check_shapes, checked_threshold, checked_whole, one_of, refuse_nan
 from avuc.losses.layout import standard_layout
 from avuc.losses.quadrants import SampleStatistics, mass, sample_statistics
 from avuc.uncertainty import highest_certain
@@ -205,7 +206,7 @@ def _eroded(mask: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return ~_dilated(~mask, sizes)
 
 
-class SegmentationAvULoss(nn.Module):
+class SegmentationAvULoss(FamilyLoss):
     """`segmentation_avu_loss` times β, as a module. Add it to the cross-entropy.
 
     Args:
@@ -222,6 +223,10 @@ class SegmentationAvULoss(nn.Module):
     >>> SegmentationAvULoss(variant="monotone")(logits, torch.randint(0, 3, (2, 8, 8))).backward()
     """
 
+    function = staticmethod(segmentation_avu_loss)
+    variants = SEGMENTATION_VARIANTS
+    options = ("thresholds", "background", "dilation", "opening")
+
     def __init__(
         self,
         beta: float = 1.0,
@@ -235,37 +240,15 @@ class SegmentationAvULoss(nn.Module):
         group: Group = None,
         class_dim: int | None = None,
     ) -> None:
-        super().__init__()
-        self.beta: float = checked_number("SegmentationAvULoss: beta", beta)
-        one_of("variant", variant, SEGMENTATION_VARIANTS)
+        super().__init__(beta, variant, ignore_index, group, class_dim)
         checked_thresholds(thresholds)
-        self.variant = variant
         self.thresholds: tuple[float, ...] = tuple(float(level) for level in thresholds)
         self.background: int | None = _checked_background(background)
         self.dilation: Size = _checked_size("dilation", dilation)
         self.opening: Size = _checked_size("opening", opening)
-        self.ignore_index: int = ignore_index
-        self.group: Group = group
-        self.class_dim: int | None = class_dim
 
     def check(self, logits: Tensor, labels: Tensor) -> None:
         """Raise `InputError` if a batch is not one of images or volumes with the loss's number of widths."""
         check_spatial(logits, labels)
         for name in ("dilation", "opening"):
             _sizes(name, getattr(self, name), labels.ndim - 1)
-
-    def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the loss, a tensor without dimensions; arguments as in `segmentation_avu_loss`."""
-        return self.beta * segmentation_avu_loss(
-            logits,
-            labels,
-            thresholds=self.thresholds,
-            variant=self.variant,
-            background=self.background,
-            dilation=self.dilation,
-            opening=self.opening,
-            ignore_index=self.ignore_index,
-            weights=weights,
-            group=self.group,
-            class_dim=self.class_dim,
-        )

@@ -49,7 +49,7 @@ def softmax_statistics(logits: Tensor) -> SoftmaxStatistics:
     return SoftmaxStatistics(confidence, entropy, predicted)
 
 
-def _log_floor(dtype: torch.dtype) -> float:
+def log_floor(dtype: torch.dtype) -> float:
     """Return the number below which exp() is exactly 0; clamping log p there changes no p and turns 0·(−inf) into 0."""
     return -745.2 if dtype == torch.float64 else -104.0
 
@@ -61,7 +61,7 @@ def traceable(logits: Tensor) -> SoftmaxStatistics:
     p̂ = 1 these are sums of small numbers, so that neither u nor its gradient is a difference of large ones.
     """
     largest, predicted = logits.max(dim=-1)
-    centred = (logits - largest.unsqueeze(-1)).clamp(min=_log_floor(logits.dtype))
+    centred = (logits - largest.unsqueeze(-1)).clamp(min=log_floor(logits.dtype))
     others = centred.exp().scatter(-1, predicted.unsqueeze(-1), 0.0)
     rest = others.sum(dim=-1)
     return SoftmaxStatistics(1 / (1 + rest), torch.log1p(rest) - (others * centred).sum(dim=-1) / (1 + rest), predicted)
@@ -126,13 +126,13 @@ def _centred(logits: Tensor) -> Tensor:
     """Return z − m, floored where the probability is 0. The floor applies to the difference: m − 104 may round to m."""
     if not logits.numel():
         return logits
-    return (logits - logits.amax(dim=-1, keepdim=True)).clamp_(min=_log_floor(logits.dtype))
+    return (logits - logits.amax(dim=-1, keepdim=True)).clamp_(min=log_floor(logits.dtype))
 
 
 def _forward_blocks(logits: Tensor) -> tuple[ForwardPass, SoftmaxStatistics]:
     n, step = logits.shape[0], _block_rows(logits)
     if step == n:
-        largest, predicted = _row_max(logits)
+        largest, predicted = row_max(logits)
         shifted = logits - largest.unsqueeze(1)
         probs = shifted.softmax(dim=-1)
         spread = shifted.mul_(probs).sum(dim=-1)
@@ -145,7 +145,7 @@ def _forward_blocks(logits: Tensor) -> tuple[ForwardPass, SoftmaxStatistics]:
         for start in range(0, n, step):
             rows = slice(start, start + step)
             block = logits[rows]
-            largest[rows], predicted[rows] = _row_max(block)
+            largest[rows], predicted[rows] = row_max(block)
             shifted = torch.sub(block, largest[rows].unsqueeze(1), out=scratch[: len(block)])
             torch.softmax(shifted, dim=-1, out=probs[rows])
             torch.sum(shifted.mul_(probs[rows]), dim=-1, out=spread[rows])
@@ -154,7 +154,7 @@ def _forward_blocks(logits: Tensor) -> tuple[ForwardPass, SoftmaxStatistics]:
     return ForwardPass(probs, logits, largest), SoftmaxStatistics(confidence, entropy, predicted)
 
 
-def _row_max(rows: Tensor) -> tuple[Tensor, Tensor]:
+def row_max(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the largest value of each row and its first index."""
     if rows.device.type != "cpu" or not rows.numel():
         largest, index = rows.max(dim=-1)

@@ -21,11 +21,12 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
-from avuc.losses.inputs import checked_number, one_of, refuse_nan
+from avuc.losses.family import FamilyLoss
+from avuc.losses.inputs import one_of, refuse_nan
 from avuc.losses.layout import Task, standard_layout
 from avuc.losses.quadrants import SampleStatistics, sample_statistics
 
@@ -122,7 +123,7 @@ def log_one_minus_tanh(h: Tensor) -> Tensor:
     return math.log(2) - F.softplus(2 * h)
 
 
-class UACLMLoss(nn.Module):
+class UACLMLoss(FamilyLoss):
     """`ua_clm_loss` times β, as a module. Add it to the cross-entropy.
 
     Args:
@@ -137,6 +138,10 @@ class UACLMLoss(nn.Module):
     >>> loss(logits, torch.randint(0, 11, (2, 5))).backward()
     """
 
+    function = staticmethod(ua_clm_loss)
+    variants = UA_CLM_VARIANTS
+    options = ("task",)
+
     def __init__(
         self,
         beta: float = 1.0,
@@ -147,24 +152,5 @@ class UACLMLoss(nn.Module):
         task: Task | None = None,
         class_dim: int | None = None,
     ) -> None:
-        super().__init__()
-        self.beta: float = checked_number("UACLMLoss: beta", beta)
-        one_of("variant", variant, UA_CLM_VARIANTS)
-        self.variant = variant
-        self.ignore_index: int = ignore_index
-        self.group: Group = group
+        super().__init__(beta, variant, ignore_index, group, class_dim)
         self.task = task
-        self.class_dim: int | None = class_dim
-
-    def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the loss, a tensor without dimensions; arguments as in `ua_clm_loss`."""
-        return self.beta * ua_clm_loss(
-            logits,
-            labels,
-            variant=self.variant,
-            ignore_index=self.ignore_index,
-            weights=weights,
-            group=self.group,
-            task=self.task,
-            class_dim=self.class_dim,
-        )

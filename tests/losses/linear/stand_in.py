@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from avuc.losses.accumulation import loss_of
+from avuc.losses.analytic import loss_of
 from avuc.losses.linear import statistics, tiles
 from avuc.losses.linear.fused import Figures, Rows, Rule
 from avuc.losses.linear.tiles import Coefficients, Partial

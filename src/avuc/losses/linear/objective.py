@@ -10,7 +10,8 @@ from torch import Tensor
 
 from avuc.core.data_parallel import Group, sum_over_ranks, world_size
 from avuc.core.errors import InputError
-from avuc.losses.accumulation import loss_of, part_of_total, running_loss
+from avuc.losses.accumulation import part_of_total, running_loss
+from avuc.losses.analytic import loss_of
 from avuc.losses.inputs import may_synchronise
 from avuc.losses.quadrants import Quadrants, SampleStatistics, Variant, quadrants_of
 from avuc.losses.ua_clm import ua_clm_of_sums, ua_clm_sums

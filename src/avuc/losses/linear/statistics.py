@@ -212,20 +212,8 @@ def _compiled_backward(
 
 
 @_compiled_backward.register_fake
-def _(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    predicted: Tensor,
-    coefficients: list[Tensor],
-    softcap: float | None,
-    scale: float | None,
-    width: int | None,
-    first: int,
-    backend: str,
-    needed: list[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    needed = rest[-1]
     shapes = [None if value is None else value.shape for value in (hidden, weight, bias)]
     a, b, c = (
         hidden.new_empty(shape if wanted and shape is not None else 0)

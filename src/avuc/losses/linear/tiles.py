@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from avuc.losses.softmax_statistics import log_floor, row_max
+
 # A tile of this many logits stays in the cache of a processor.
 CPU_TILE = 1 << 20
 # On a GPU tiles are wide, so that matrix products are fast: 2^27 logits are 256 MiB in bfloat16.
@@ -98,12 +100,12 @@ def forward_tiles(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: T
         z = _logits(hidden, weight[start:stop], None if bias is None else bias[start:stop], options, buffer)
         own, place = _within(labels, options.first + start, stop - start)
         label_logit = torch.where(own, z.gather(1, place).squeeze(1), label_logit)
-        highest, index = _row_max(z)
+        highest, index = row_max(z)
         found = highest > largest
         predicted = torch.where(found, index + (options.first + start), predicted)
         before, largest = largest, torch.maximum(largest, highest)
         # 0·(−inf) is NaN: the floor changes no exponential
-        z = z.sub_(largest.unsqueeze(1)).clamp_(min=_log_floor(dtype))
+        z = z.sub_(largest.unsqueeze(1)).clamp_(min=log_floor(dtype))
         e = torch.exp(z, out=exponentials[: z.numel()].view_as(z))
         shift = before - largest
         kept = shift.exp()
@@ -144,7 +146,7 @@ def backward_tiles(
         rows = weight[start:stop]
         z = _logits(hidden, rows, None if bias is None else bias[start:stop], options, buffer)
         factor = None if options.softcap is None else (z / options.softcap).square_().neg_().add_(1)
-        z = z.sub_(largest).clamp_(min=_log_floor(dtype))
+        z = z.sub_(largest).clamp_(min=log_floor(dtype))
         e = torch.exp(z, out=other[: z.numel()].view_as(z))
         dz = torch.addcmul(constant, z, slope, out=z).mul_(e)
         for where, amount in ((labels, at_label), (predicted, at_predicted)):
@@ -217,18 +219,3 @@ def _within(words: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
     place = words - first
     own = (place >= 0) & (place < width)
     return own, torch.where(own, place, 0).unsqueeze(1)
-
-
-def _row_max(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest logit of each row and its first index."""
-    if z.device.type != "cpu" or not len(z):
-        highest, index = z.max(dim=1)
-        return highest, index
-    # NumPy's argmax uses the processor's vector units; torch's takes six times as long
-    index = torch.from_numpy(z.numpy().argmax(axis=1))
-    return z.gather(1, index.unsqueeze(1)).squeeze(1), index
-
-
-def _log_floor(dtype: torch.dtype) -> float:
-    """Below this exp() is exactly 0."""
-    return -745.2 if dtype == torch.float64 else -104.0
