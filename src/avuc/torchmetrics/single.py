@@ -53,6 +53,7 @@ class CalibrationMetric(StatisticsMetric):
     ) -> None:
         if name not in METRICS:
             raise InputError(f"there is no metric {name!r}; choose one of {', '.join(METRICS)}")
+        self.name = name  # first, because the states depend on it
         super().__init__(
             num_classes,
             kind,
@@ -61,10 +62,8 @@ class CalibrationMetric(StatisticsMetric):
             bins=bins,
             ignore_index=ignore_index,
             class_dim=class_dim,
-            classwise=name == "classwise_ece",
             **options,
         )
-        self.name = name
 
     @property
     def higher_is_better(self) -> bool | None:  # type: ignore[override]
@@ -76,6 +75,10 @@ class CalibrationMetric(StatisticsMetric):
         """The upper end of the plot; None: the largest value."""
         return None if self.name in UNBOUNDED else 1.0
 
+    @property
+    def _keeps_table(self) -> bool:
+        return self.name == "classwise_ece"
+
     def compute(self) -> Tensor:
         """Return the metric of all batches since the last `reset`, float32; NaN if there is no prediction."""
         statistics = self._statistics()
@@ -83,15 +86,6 @@ class CalibrationMetric(StatisticsMetric):
         if statistics is not None:
             value = from_statistics(statistics, threshold=self.threshold, bins=self.bins, names=(self.name,))[self.name]
         return torch.tensor(value, dtype=torch.float32, device=self.device)
-
-    def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """Return the figure and the axes of a plot of the value.
-
-        Args:
-            val: what `compute` or `forward` returned, or a list of these, one for each step. Default None: compute now.
-            ax: matplotlib axes to draw into. Default None: a new figure.
-        """
-        return self._plot(val, ax)
 
 
 class ECE(CalibrationMetric):

@@ -16,7 +16,7 @@ from torchmetrics import Metric
 
 from avuc.core.errors import InputError
 from avuc.core.probabilities import looks_like
-from avuc.core.tasks import TASKS, Kind, Rows, as_rows, multilabel_rows
+from avuc.core.tasks import IGNORE_INDEX, TASKS, Kind, Rows, as_rows, multilabel_rows
 from avuc.metrics.binning import check_bins
 from avuc.metrics.few_classes import MOST_CLASSES
 from avuc.metrics.statistics import Statistics, prediction_statistics
@@ -41,7 +41,6 @@ class StatisticsMetric(Metric):
         bins: number of bins of the calibration errors.
         ignore_index: rows with this label are left out; None: no row is.
         class_dim: dimension of the classes; None: the last one for (N, C), else the one after N.
-        classwise: whether the table of the class-wise error is kept.
         options: those of `torchmetrics.Metric`, such as `sync_on_compute`.
     """
 
@@ -58,15 +57,14 @@ class StatisticsMetric(Metric):
 
     def __init__(
         self,
-        num_classes: int | None,
-        kind: Kind,
+        num_classes: int | None = None,
+        kind: Kind = "logits",
         *,
-        task: Task,
-        threshold: Threshold,
-        bins: int,
-        ignore_index: int | None,
-        class_dim: int | None,
-        classwise: bool,
+        task: Task = "multiclass",
+        threshold: Threshold = "auto",
+        bins: int = 15,
+        ignore_index: int | None = IGNORE_INDEX,
+        class_dim: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -95,10 +93,14 @@ class StatisticsMetric(Metric):
         # metrics apart that read later batches in another way, for example with another `ignore_index`.
         reads = [TASKS.index(task), kind == "probs", ignore_index is None, ignore_index or 0, class_dim is None]
         self.add_state("reads", default=torch.tensor([*map(int, reads), class_dim or 0]), dist_reduce_fx="max")
-        self._keeps_table = classwise
-        if classwise:
+        if self._keeps_table:
             table = torch.zeros(self._columns, bins, dtype=torch.float64)
             self.add_state("classwise", default=table, dist_reduce_fx="sum")
+
+    @property
+    def _keeps_table(self) -> bool:
+        """Whether the table of the class-wise error is kept."""
+        return True
 
     @property
     def _columns(self) -> int:
@@ -180,6 +182,15 @@ class StatisticsMetric(Metric):
             dtype=PRECISIONS[int(self.precision)],
             classwise=self.classwise.cpu().numpy() if self._keeps_table else None,
         )
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Return the figure and the axes of a plot of what `compute` returns.
+
+        Args:
+            val: what `compute` or `forward` returned, or a list of these, one for each step. Default None: compute now.
+            ax: matplotlib axes to draw into. Default None: a new figure.
+        """
+        return self._plot(val, ax)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **options: Any) -> Any:
         # `model.to(torch.float16)` is for the network; sums of many rows would be rounded, or overflow

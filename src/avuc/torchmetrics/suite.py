@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from avuc.core.tasks import IGNORE_INDEX, Kind
 from avuc.metrics.suite import METRICS, from_statistics
-from avuc.metrics.threshold import Threshold
-from avuc.torchmetrics.states import StatisticsMetric, Task
+from avuc.torchmetrics.states import StatisticsMetric
 
 
 class CalibrationSuite(StatisticsMetric):
@@ -39,30 +36,6 @@ class CalibrationSuite(StatisticsMetric):
     tensor(0.4000)
     """
 
-    def __init__(
-        self,
-        num_classes: int | None = None,
-        kind: Kind = "logits",
-        *,
-        task: Task = "multiclass",
-        threshold: Threshold = "auto",
-        bins: int = 15,
-        ignore_index: int | None = IGNORE_INDEX,
-        class_dim: int | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            num_classes,
-            kind,
-            task=task,
-            threshold=threshold,
-            bins=bins,
-            ignore_index=ignore_index,
-            class_dim=class_dim,
-            classwise=True,
-            **options,
-        )
-
     def compute(self) -> dict[str, Tensor]:
         """Return every metric of all batches since the last `reset`, float32."""
         statistics = self._statistics()
@@ -71,12 +44,3 @@ class CalibrationSuite(StatisticsMetric):
         else:
             values = from_statistics(statistics, threshold=self.threshold, bins=self.bins)
         return {name: torch.tensor(value, dtype=torch.float32, device=self.device) for name, value in values.items()}
-
-    def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """Return the figure and the axes of a plot of all values.
-
-        Args:
-            val: what `compute` or `forward` returned, or a list of these, one for each step. Default None: compute now.
-            ax: matplotlib axes to draw into. Default None: a new figure.
-        """
-        return self._plot(val, ax)
