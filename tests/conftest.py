@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def guide_code() -> Callable[[str, str], str]:
-    """Return a function of a page of docs/ and a reason: the one block of its Python that is marked with that reason."""
+    """Return a function of a page of docs/ and a reason; it gives the one block of Python marked with that reason."""
 
     def code(page: str, reason: str) -> str:
         text = (Path(__file__).parents[1] / "docs" / f"{page}.md").read_text(encoding="utf-8")

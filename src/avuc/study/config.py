@@ -1,4 +1,4 @@
-"""What a recipe consists of: frozen dataclasses of plain values. `config_parser` reads them (docs/reference/recipes.md)."""
+"""A recipe as frozen dataclasses of plain values; `config_parser` reads it (docs/reference/recipes.md)."""
 
 from __future__ import annotations
 
