@@ -139,13 +139,13 @@ def in_short(
     rows = [("baselines" if "baselines" in studies else "paper", name, name) for name in IN_README]
     rows += [("code", name, f"{name}, as the released code trains it") for name in ("SVI", "SVI-AvUC")]
     rows += [
-        ("best", name, f"{name} (ours, `cifar10-best`)")
+        ("best", name, f"{name}, AugMix (`cifar10-best`)")
         for name in dict.fromkeys([best_row(studies, named), *also])
         if name
     ]
-    rows.append(("past", past_method, "posterior and cautious temperature, ResNet-56 (ours, `past`)"))
-    rows.append(("past", "Dropout + TS", "Dropout + TS, ResNet-56 (`past`)"))
-    rows.append(("past", "Ensemble + TS", "Ensemble of five + TS, ResNet-56 (`past`)"))
+    rows.append(("past", past_method, "Posterior + cautious temperature, ResNet-56, AugMix (`past`)"))
+    rows.append(("past", "Dropout + TS", "Dropout + TS, ResNet-56, AugMix (`past`)"))
+    rows.append(("past", "Ensemble + TS", "Ensemble of five + TS, ResNet-56, AugMix (`past`)"))
     means_of_paper = {
         (entry.method, entry.metric): entry.value
         for entry in printed
