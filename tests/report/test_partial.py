@@ -478,8 +478,14 @@ def test_small_numbers_and_narrow_intervals_show():
     assert Entry(0.12346, 0.123451, 0.123459).text == "0.1235 (0.12345 … 0.12346)"
     assert Entry(0.0).text == "0.0000"
     assert Entry(2.5, 2.5, 2.5).text == "2.500 (2.500 … 2.500)"
+    # on the page: three digits, more if the bounds would look the same
+    assert Entry(0.96884, 0.80123, 1.16149).html == "0.969<br><small>0.801\u2009…\u20091.16</small>"
+    assert Entry(0.03644, 0.0348, 0.038, best=True).html == "<b>0.0364</b><br><small>0.0348\u2009…\u20090.0380</small>"
+    assert Entry(0.12344, 0.12341, 0.12349).html == "0.123<br><small>0.1234\u2009…\u20090.1235</small>"
+    assert Entry(0.99961, 0.99949, 1.0).html == "0.9996<br><small>0.999\u2009…\u20091.00</small>"
+    assert Entry(math.nan, 0.1, 0.2).html == "–"
     table = Table("t", "T", "C", ["", "x"], [["a", Entry(0.0003, 0.0002, 0.0004)]])
-    assert "0.0002 … 0.0004" in table.html()
+    assert "0.0002\u2009…\u20090.0004" in table.html()
     assert "0.000 " not in table.html()
     tiny = verdict(two(np.array([[[4e-4, 5e-4]], [[7e-4, 8e-4]]])))
     assert "NLL of 0.00045" in tiny[0]

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -35,12 +35,16 @@ class Entry:
     @property
     def interval(self) -> str:
         """Both bounds, with enough digits to look different."""
-        low, high = _short(self.low), _short(self.high)
-        for digits in range(3, 9):
-            if low != high or self.low == self.high:
-                break
-            low, high = f"{self.low:.{digits}g}", f"{self.high:.{digits}g}"
-        return f"{low} … {high}"
+        return " … ".join(_bounds(self, _short))
+
+    @property
+    def html(self) -> str:
+        """The number and, below it, the interval. A page has little room, so three digits; the exports have more."""
+        if math.isnan(self.low) or not math.isfinite(self.value):
+            return f"<b>{escape(self.text)}</b>" if self.best else escape(self.text)
+        value = f"<b>{_three(self.value)}</b>" if self.best else _three(self.value)
+        low, high = _bounds(self, _three)
+        return f"{value}<br><small>{low}\u2009…\u2009{high}</small>"
 
 
 Cell = str | Entry
@@ -69,7 +73,8 @@ class Table:
         # tabindex: a region that scrolls must be reachable by keyboard
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(visible(self.title))}"><table>'
-            f"<caption>{escape(visible(self.caption))}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+            f"<caption><span>{escape(visible(self.caption))}</span></caption>"
+            f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 
     def _numbers(self, column: int) -> bool:
@@ -122,19 +127,28 @@ def _short(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1 else f"{value:.3f}"
 
 
+def _three(value: float) -> str:
+    if 0.0995 <= abs(value) < 0.9995:  # above, an accuracy of 99.96 % would be 1.00
+        return f"{value:.3f}"
+    return f"{value:.2f}" if 1 <= abs(value) < 99.5 else _short(value)
+
+
+def _bounds(entry: Entry, text: Callable[[float], str]) -> tuple[str, str]:
+    """Return both bounds of the interval, with more digits if they would look the same."""
+    low, high = text(entry.low), text(entry.high)
+    for digits in range(3, 9):
+        if low != high or entry.low == entry.high:
+            break
+        low, high = f"{entry.low:.{digits}g}", f"{entry.high:.{digits}g}"
+    return low, high
+
+
 def _text(cell: Cell) -> str:
     return cell.text if isinstance(cell, Entry) else visible(cell)
 
 
 def _td(cell: Cell) -> str:
-    if not isinstance(cell, Entry):
-        return f'<td class="n">{escape(visible(cell))}</td>'
-    if math.isnan(cell.low) or not math.isfinite(cell.value):
-        inner = escape(cell.text)
-        return f'<td class="n">{"<b>" + inner + "</b>" if cell.best else inner}</td>'
-    value = _short(cell.value)
-    inner = f"<b>{value}</b>" if cell.best else value
-    return f'<td class="n">{inner}<br><small>{cell.interval}</small></td>'
+    return f'<td class="n">{cell.html if isinstance(cell, Entry) else escape(visible(cell))}</td>'
 
 
 def _columns(table: Table) -> range:
