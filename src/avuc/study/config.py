@@ -9,13 +9,13 @@ from typing import Any
 
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
+from avuc.core.text import did_you_mean
 from avuc.methods import METHODS, SVI, Method, Objective
 from avuc.study.keys import with_new_keys, with_old_keys
 from avuc.study.names import slugs
 from avuc.study.other_data import OtherData
 from avuc.study.own_code import objects
 from avuc.study.sections import CalibratorSpec, DataConfig, NetConfig, StudySettings, check_different
-from avuc.study.tables import did_you_mean
 from avuc.study.toml import document
 from avuc.training.settings import TrainSettings
 

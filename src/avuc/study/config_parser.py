@@ -13,12 +13,13 @@ from typing import Any
 
 from avuc.calibration import CALIBRATORS
 from avuc.core.errors import InputError
+from avuc.core.text import did_you_mean
 from avuc.methods import METHODS, Method, Objective
 from avuc.nets import NETS
 from avuc.study.config import MethodConfig, Recipe, plain
 from avuc.study.keys import new_key, with_new_keys
 from avuc.study.sections import CalibratorSpec, DataConfig, NetConfig, StudySettings
-from avuc.study.tables import Location, build, did_you_mean, hints_of, known_keys
+from avuc.study.tables import Location, build, hints_of, known_keys
 from avuc.training.settings import TrainSettings
 
 Notify = Callable[[str], None]

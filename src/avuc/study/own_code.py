@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from avuc.core.errors import InputError
-from avuc.study.tables import did_you_mean
+from avuc.core.text import did_you_mean
 
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 PATH = re.compile(f"{_NAME}:{_NAME}")

@@ -12,9 +12,9 @@ from pathlib import Path
 from avuc._old_names import forward
 from avuc.core.errors import InputError
 from avuc.core.files import read_text
+from avuc.core.text import did_you_mean
 from avuc.study.config import Recipe
 from avuc.study.config_parser import TrainingRecipe, parse_recipe, parse_training
-from avuc.study.tables import did_you_mean
 
 __getattr__: Callable[[str], object] = forward(__name__)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping
-from itertools import takewhile
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from avuc._old_names import forward
 from avuc.core.errors import InputError
+from avuc.core.text import did_you_mean
 
 __getattr__: Callable[[str], object] = forward(__name__)
 
@@ -80,23 +79,6 @@ def known_keys(table: Table, known: Iterable[str], location: Location) -> None:
     for key in table:
         if key not in keys:
             raise (location / key).error(f"no such key; {did_you_mean(key, keys)}")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint: the most similar known name, and all known names.
-
-    >>> did_you_mean("vanila", ["vanilla", "svi"])
-    "did you mean 'vanilla'? There are vanilla, svi"
-    """
-    names = list(known)
-    if not names:
-        return "there are none"
-
-    def nearness(known: str) -> tuple[float, int]:
-        begins = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(str(name), known, strict=False)))
-        return difflib.SequenceMatcher(None, str(name), known).ratio(), begins
-
-    return f"did you mean {max(names, key=nearness)!r}? There are {', '.join(names)}"
 
 
 def _checked(value: Any, hint: Any, location: Location, special: Mapping[Any, Any]) -> Any:
