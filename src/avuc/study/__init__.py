@@ -21,21 +21,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from avuc.study.config import Recipe
-    from avuc.study.engine import ENGINES, run_study
+    from avuc.study.engines.run import ENGINES, run_study
     from avuc.study.from_python import run
-    from avuc.study.recipe import load_recipe
-    from avuc.study.store import Store
+    from avuc.study.recipe.config import Recipe
+    from avuc.study.recipe.load import load_recipe
+    from avuc.study.store.store import Store
 
 __all__ = ["ENGINES", "Recipe", "Store", "load_recipe", "run", "run_study"]
 
 _HOME = {
-    "ENGINES": "engine",
-    "Recipe": "config",
-    "Store": "store",
-    "load_recipe": "recipe",
+    "ENGINES": "engines.run",
+    "Recipe": "recipe.config",
+    "Store": "store.store",
+    "load_recipe": "recipe.load",
     "run": "from_python",
-    "run_study": "engine",
+    "run_study": "engines.run",
 }
 
 

@@ -10,7 +10,7 @@ from avuc.core.errors import InputError
 from avuc.core.text import did_you_mean
 
 if TYPE_CHECKING:
-    from avuc.study.config import MethodConfig, Recipe
+    from avuc.study.recipe.config import MethodConfig, Recipe
 
 
 @dataclass(frozen=True, order=True)
