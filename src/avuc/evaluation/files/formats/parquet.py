@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.arrow import (
+from avuc.evaluation.files.columns.choose import choose_columns
+from avuc.evaluation.files.columns.columns import index_labels
+from avuc.evaluation.files.formats.arrow import (
     LEAVE_OUT,
     arrow_modules,
     is_text,
@@ -24,11 +26,9 @@ from avuc.evaluation.files.arrow import (
     values,
     with_bool_texts,
 )
-from avuc.evaluation.files.choose_columns import choose_columns
-from avuc.evaluation.files.columns import index_labels
+from avuc.evaluation.files.formats.parquet_labels import distinct_labels, label_source
 from avuc.evaluation.files.messages import TOKENS_REMEDY, file_error
 from avuc.evaluation.files.names import Named, RawScores, ReadOptions, check_size
-from avuc.evaluation.files.parquet_labels import distinct_labels, label_source
 
 # rows that are read to find out what a column contains
 HEAD_ROWS = 256

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.columns import is_number
+from avuc.evaluation.files.columns.columns import is_number
 from avuc.evaluation.files.messages import file_error, listing
 
 # longest line, in characters

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avuc.evaluation.files.arrow import LEAVE_OUT, arrow_modules, is_text, values, with_bool_texts
-from avuc.evaluation.files.columns import index_labels
+from avuc.evaluation.files.columns.columns import index_labels
+from avuc.evaluation.files.formats.arrow import LEAVE_OUT, arrow_modules, is_text, values, with_bool_texts
 from avuc.evaluation.files.messages import file_error
 from avuc.evaluation.files.names import Named, check_size
 

@@ -17,9 +17,9 @@ import numpy as np
 from torch import Tensor
 
 from avuc.core.quotes import plain_rows, quotes_are_text, tables_rows
-from avuc.evaluation.files.choose_columns import choose_columns
-from avuc.evaluation.files.columns import as_number, index_labels, is_comma_number, is_number, whole_text
-from avuc.evaluation.files.csv_header import (
+from avuc.evaluation.files.columns.choose import choose_columns
+from avuc.evaluation.files.columns.columns import as_number, index_labels, is_comma_number, is_number, whole_text
+from avuc.evaluation.files.formats.csv_header import (
     MAX_LINE,
     REMEDY,
     bounded_lines,

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from avuc.evaluation.files.binary import decide_binary_kind, decide_binary_labels
-from avuc.evaluation.files.class_order import columns_name_numbers
-from avuc.evaluation.files.kinds import decide_kind
+from avuc.evaluation.files.decision.binary import decide_binary_kind, decide_binary_labels
+from avuc.evaluation.files.decision.class_order import columns_name_numbers
+from avuc.evaluation.files.decision.kinds import decide_kind
+from avuc.evaluation.files.decision.summary import LabelSummary, ScoreSummary, Summary
 from avuc.evaluation.files.messages import BINARY_REMEDY, file_error, listing, quoted
 from avuc.evaluation.files.names import EXACT_RANGE, RawScores
-from avuc.evaluation.files.summary import LabelSummary, ScoreSummary, Summary
 
 REGRESSION = "avuc evaluates classifiers, not regression"
 # with this many rows per class, a note says if no row has label 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from avuc.evaluation.files.checks import check_label_shape, check_score_shape, check_score_type
+from avuc.evaluation.files.decision.checks import check_label_shape, check_score_shape, check_score_type
 from avuc.evaluation.files.layout import Layout, Shape
 from avuc.evaluation.files.messages import file_error
 

@@ -26,6 +26,7 @@ from avuc.core.errors import InputError
 from avuc.core.npy import NpyHeader, read_data, read_header
 from avuc.core.tasks import binary_rows
 from avuc.core.tensor_file import read_tensors, tensor_offsets, write_tensors
+from avuc.evaluation.files.formats.saved_predictions import add_draws, add_label_draws
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import (
     SCORE_NAMES,
@@ -40,7 +41,6 @@ from avuc.evaluation.files.names import (
     other_labels_note,
     other_scores_note,
 )
-from avuc.evaluation.files.saved_predictions import add_draws, add_label_draws
 from avuc.evaluation.files.sources import FileSource, StreamSource, numpy_decoder
 from avuc.predictions import FORMAT
 from avuc.predictions.multilabel import FORMAT as MULTILABEL_FORMAT

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from avuc.evaluation.files.decision.summary import LabelSummary, ScoreSummary, Summary
 from avuc.evaluation.files.messages import file_error, listing, quoted
 from avuc.evaluation.files.names import RawScores
-from avuc.evaluation.files.summary import LabelSummary, ScoreSummary, Summary
 
 TOLERANCE = 1e-6
 # with fewer rows, it may be chance that every number is at least 0.5

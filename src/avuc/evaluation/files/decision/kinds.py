@@ -9,9 +9,9 @@ import math
 from pathlib import Path
 
 from avuc.core.probabilities import MOST_ROUNDING, rounding_error, sum_tolerance
+from avuc.evaluation.files.decision.summary import ScoreSummary
 from avuc.evaluation.files.messages import file_error
 from avuc.evaluation.files.names import RawScores
-from avuc.evaluation.files.summary import ScoreSummary
 
 # larger differences of a row's sum from 1 are mentioned in a note
 SUM_NOTE = 1e-4

@@ -12,8 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.column_rules import prefixed_columns, unprefixed_columns
-from avuc.evaluation.files.columns import SCORE_PREFIXES, Columns, TableSample, begins, number_suffixes, suffix_of
+from avuc.evaluation.files.columns.columns import (
+    SCORE_PREFIXES,
+    Columns,
+    TableSample,
+    begins,
+    number_suffixes,
+    suffix_of,
+)
+from avuc.evaluation.files.columns.rules import prefixed_columns, unprefixed_columns
 from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing, quoted
 from avuc.evaluation.files.names import (
     ReadOptions,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from avuc.evaluation.files.columns import (
+from avuc.evaluation.files.columns.columns import (
     OTHER_DATA_NAMES,
     ROW_NUMBER_NAMES,
     SCORE_PREFIXES,

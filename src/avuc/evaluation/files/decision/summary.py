@@ -4,7 +4,7 @@ An array in memory is one block. A large file has many blocks, whose summaries a
 
     summary = Summary.of(first_scores, first_labels)
     summary = summary.merge(Summary.of(more_scores, more_labels, start=len(first_labels)))
-    decision = decide(path, raw, summary, kind="auto")        # avuc.evaluation.files.checks
+    decision = decide(path, raw, summary, kind="auto")        # avuc.evaluation.files.decision.checks
     probabilities, classes = decision.scores(block), decision.labels(labels_block)
 """
 
