@@ -28,6 +28,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 ORDER = {room: place for place, room in enumerate(room for layer in LAYERS for room in layer)}
 # The same inside a room that has rooms of its own.
 INSIDE = {
+    "avuc.evaluation.files": (
+        *("layout", "messages", "names", "sources", "columns", "formats", "decision", "reading", "find"),
+        *("group_column", "match_classes", "score_file", "padding", "row_groups", "write", "multilabel", "read"),
+    ),
     "avuc.study": (
         *("own", "recipe", "grid", "net", "data", "store", "evaluation", "cost", "worker", "trial", "engines"),
         *("from_python", "demo"),

@@ -1,1 +1,1 @@
-"""One reader for each file format; each returns `RawScores`."""
+"""Readers of .csv, .parquet and files of arrays; each returns `RawScores`."""
