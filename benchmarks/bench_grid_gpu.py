@@ -30,8 +30,8 @@ from avuc.nets import resnet20
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
 from avuc.shifts import PAPER, SEVERITIES, corrupt
-from avuc.study.judge import Variant, judge, predict_all
-from avuc.study.records import MetricsAndCurves
+from avuc.study.evaluation.judge import Variant, judge, predict_all
+from avuc.study.store.records import MetricsAndCurves
 
 LIMIT_SECONDS = 75
 

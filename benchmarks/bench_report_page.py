@@ -21,9 +21,9 @@ from avuc.metrics import METRICS
 from avuc.report.study.page import write_study_page
 from avuc.report.study.results import read_results
 from avuc.study.grid import CLEAN, VALIDATION, Plan
-from avuc.study.recipe import parse_recipe
-from avuc.study.records import MetricsAndCurves
-from avuc.study.store import Evaluation, Store
+from avuc.study.recipe.load import parse_recipe
+from avuc.study.store.records import MetricsAndCurves
+from avuc.study.store.store import Evaluation, Store
 
 METHODS, SEEDS, BINS = 12, 5, 50
 FRAME = "await new Promise(requestAnimationFrame);"

@@ -32,7 +32,7 @@ time. `help(avuc.NAME)` shows arguments, shapes, defaults and an example. This p
 def public_modules() -> list[ModuleType]:
     """`avuc` and every module below it that has an `__all__`."""
     names = [info.name for info in pkgutil.walk_packages(avuc.__path__, "avuc.") if "__main__" not in info.name]
-    modules = [importlib.import_module(name) for name in names if name != "avuc.study.ray"]
+    modules = [importlib.import_module(name) for name in names if name != "avuc.study.engines.ray"]
     return [avuc, *(module for module in modules if "__all__" in vars(module))]
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from avuc.core.errors import InputError, run_script
 from avuc.methods import Ensemble
 from avuc.study.grid import ModelKey
-from avuc.study.recipe import load_recipe
+from avuc.study.recipe.load import load_recipe
 from avuc.study.worker import StudyWorker
 from avuc.training.checkpoint import Checkpoint, latest, save
 

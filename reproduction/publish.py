@@ -33,10 +33,10 @@ from avuc.core.errors import InputError, run_script
 from avuc.report.study.exports import file_names, write_tables
 from avuc.report.study.figures import all_figures, saved
 from avuc.report.study.results import read_results
-from avuc.study.config import Recipe
-from avuc.study.integrity import check, has_checks
-from avuc.study.recipe import parse_recipe
-from avuc.study.store import Store
+from avuc.study.recipe.config import Recipe
+from avuc.study.recipe.load import parse_recipe
+from avuc.study.store.integrity import check, has_checks
+from avuc.study.store.store import Store
 
 MAIN = "paper"
 FILE = "study.sqlite"

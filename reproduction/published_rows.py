@@ -20,10 +20,10 @@ from typing import Any
 
 from avuc.core.atomic import write_text
 from avuc.core.errors import InputError
-from avuc.study.config_parser import parse_recipe
-from avuc.study.resumable import check_resumable
-from avuc.study.stored_recipe import StoredRecipe
-from avuc.study.toml import document
+from avuc.study.recipe.parser import parse_recipe
+from avuc.study.recipe.resumable import check_resumable
+from avuc.study.recipe.toml import document
+from avuc.study.store.recipe import StoredRecipe
 
 KEY = ("method", "seed", "shift", "severity")
 COUNTS = ("rows", "samples")

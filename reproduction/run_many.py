@@ -53,7 +53,7 @@ from mps import LOW_PRIORITY, multi_process_service
 
 from avuc.core.atomic import write_text
 from avuc.core.errors import InputError, run_script
-from avuc.study.export import export_study
+from avuc.study.store.export import export_study
 
 HOME = Path(__file__).parents[1]
 FOLDERS = HOME / "reproduction" / "studies"

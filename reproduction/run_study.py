@@ -30,8 +30,8 @@ from published_rows import COUNTS, KEY, MODELS, Publication, Row
 
 from avuc.core.errors import InputError, run_script
 from avuc.report.study.effort import effort_of
-from avuc.study.store import Store
-from avuc.study.stored_recipe import StoredRecipe
+from avuc.study.store.recipe import StoredRecipe
+from avuc.study.store.store import Store
 
 HOME = Path(__file__).parents[1]
 STUDIES = HOME / "reproduction" / "studies"

@@ -27,7 +27,7 @@ from avuc.core.errors import InputError, run_script
 from avuc.posterior import seeded_generator
 from avuc.prediction.predictor import Predictor
 from avuc.study.grid import ModelKey
-from avuc.study.recipe import load_recipe
+from avuc.study.recipe.load import load_recipe
 from avuc.study.worker import StudyWorker
 from avuc.uncertainty import entropy, expected_entropy
 

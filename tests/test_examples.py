@@ -19,7 +19,7 @@ README = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(avuc.__path__, "avuc.")
-    if module.name not in ("avuc.__main__", "avuc.study.ray")
+    if module.name not in ("avuc.__main__", "avuc.study.engines.ray")
 )
 # what the oldest versions (constraints-oldest.txt) lack: the module, its version, the reason
 NEEDS = {

@@ -26,6 +26,17 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 ORDER = {room: place for place, room in enumerate(room for layer in LAYERS for room in layer)}
+# The same inside a room that has rooms of its own.
+INSIDE = {
+    "avuc.evaluation.files": (
+        *("layout", "messages", "names", "sources", "columns", "formats", "decision", "reading", "find"),
+        *("group_column", "match_classes", "score_file", "padding", "row_groups", "write", "multilabel", "read"),
+    ),
+    "avuc.study": (
+        *("own", "recipe", "grid", "net", "data", "store", "evaluation", "cost", "worker", "trial", "engines"),
+        *("from_python", "demo"),
+    ),
+}
 # `gpu` uses any room below `study`; no room imports it: `avuc.core.accelerators` looks for it by name.
 GPU_USES = frozenset(room for layer in LAYERS[:5] for room in layer)
 # The front of the package: these only forward to public names, or start the command.
@@ -85,6 +96,21 @@ def test_no_import_against_the_direction() -> None:
             allowed = target in ORDER and ORDER[target] < ORDER[room]
         if not allowed:
             wrong.append(text)
+    assert not wrong, "imports against the direction:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", INSIDE)
+def test_the_direction_inside_a_room(package: str) -> None:
+    depth = package.count(".") + 1
+    inside = {module: path for module, path in MODULES.items() if module.startswith(f"{package}.")}
+    assert {module.split(".")[depth] for module in inside} == set(INSIDE[package])
+    order = {name: position for position, name in enumerate(INSIDE[package])}
+    wrong = [
+        f"{path.relative_to(SOURCE)}:{line} imports {target}"
+        for module, path in inside.items()
+        for line, target in imports_of(path)
+        if target in inside and order[target.split(".")[depth]] > order[module.split(".")[depth]]
+    ]
     assert not wrong, "imports against the direction:\n" + "\n".join(wrong)
 
 

@@ -173,12 +173,12 @@ def test_the_design_page_names_every_room() -> None:
 @pytest.mark.parametrize(
     ("page", "name"),
     [
-        ("reference/recipes.md", "study.sections.DataConfig"),
-        ("reference/recipes.md", "study.sections.NetConfig"),
-        ("reference/recipes.md", "study.other_data.OtherData"),
-        ("reference/recipes.md", "study.config.Recipe"),
-        ("reference/recipes.md", "study.config.MethodConfig"),
-        ("reference/recipes.md", "study.sections.StudySettings"),
+        ("reference/recipes.md", "study.recipe.sections.DataConfig"),
+        ("reference/recipes.md", "study.recipe.sections.NetConfig"),
+        ("reference/recipes.md", "study.recipe.other_data.OtherData"),
+        ("reference/recipes.md", "study.recipe.config.Recipe"),
+        ("reference/recipes.md", "study.recipe.config.MethodConfig"),
+        ("reference/recipes.md", "study.recipe.sections.StudySettings"),
         ("guide/training.md", "training.settings.TrainSettings"),
     ],
 )

@@ -39,7 +39,7 @@ from avuc.report.markers import block_names, fill
 from avuc.report.study.effort import effort_of
 from avuc.report.study.paper_comparison import Published, read_published
 from avuc.report.study.results import read_results
-from avuc.study.store import Store
+from avuc.study.store.store import Store
 
 HERE = Path(__file__).parent
 HOME = HERE.parents[1]

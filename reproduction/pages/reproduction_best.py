@@ -16,7 +16,7 @@ from avuc.report.metric_text import metric_text
 from avuc.report.study.paired import Difference, compare_over_seeds, compare_over_shifts, over_images, trend
 from avuc.report.study.paper_comparison import Figure, outside_cell
 from avuc.report.study.results import CLEAN
-from avuc.study.config import MethodConfig
+from avuc.study.recipe.config import MethodConfig
 
 OTHER_DATA = {"svhn": "SVHN", "cifar100": "CIFAR-100"}
 # studies whose single networks ours is compared with

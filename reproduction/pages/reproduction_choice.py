@@ -11,7 +11,7 @@ from reproduction_tables import NOT_RUN, Study, markdown, ours
 
 from avuc.core.errors import InputError
 from avuc.report.metric_text import metric_text
-from avuc.study.config import MethodConfig
+from avuc.study.recipe.config import MethodConfig
 
 CALIBRATOR = "temperature"
 

@@ -17,7 +17,7 @@ from avuc.report.colours import colour_of
 from avuc.report.metric_text import metric_text
 from avuc.report.study.figures import saved
 from avuc.report.study.paper_comparison import Published
-from avuc.study.config import MethodConfig, plain
+from avuc.study.recipe.config import MethodConfig, plain
 
 # setting of a method → its name in a table
 FACTORS = {

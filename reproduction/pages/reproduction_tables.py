@@ -15,7 +15,7 @@ from avuc.report.metric_text import metric_text
 from avuc.report.study.effort import Effort
 from avuc.report.study.paper_comparison import Figure, Published, figure, outside_cell, published_value
 from avuc.report.study.results import Results
-from avuc.study.config import Recipe
+from avuc.study.recipe.config import Recipe
 
 SCORES = ("ece", "uce", "nll", "brier")
 STATISTICS = ("lower quartile", "median", "mean", "upper quartile")

@@ -21,8 +21,8 @@ from avuc.report.metric_text import metric_text
 from avuc.report.study.paired import NOT_COMPARABLE, Difference, over_seeds, pairs_by_seed
 from avuc.report.study.paper_comparison import figure
 from avuc.report.study.result_arrays import CLEAN, METRICS, MethodFacts, Results
-from avuc.study.recipe import parse_recipe
-from avuc.study.stored_recipe import StoredRecipe
+from avuc.study.recipe.load import parse_recipe
+from avuc.study.store.recipe import StoredRecipe
 
 VALIDATION = "validation"
 # a difference is called an effect only if at least this many seeds can be paired

@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from avuc.core.errors import InputError, run_script
-from avuc.study.store import Store
+from avuc.study.store.store import Store
 
 EXAMPLES, SCALE, GAP = 3, 2, 4
 Picture = np.ndarray

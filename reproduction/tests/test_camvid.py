@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 
 from avuc.core.errors import InputError
-from avuc.study.recipe import load_recipe
-from avuc.study.store import Store
+from avuc.study.recipe.load import load_recipe
+from avuc.study.store.store import Store
 
 HOME = Path(__file__).parents[1] / "studies" / "camvid"
 

@@ -22,10 +22,10 @@ import reproduction_status as status
 from avuc.core.errors import InputError
 from avuc.report.study.paper_comparison import figure
 from avuc.study.grid import CLEAN, ModelKey, Plan
-from avuc.study.integrity import check
-from avuc.study.recipe import load_recipe
-from avuc.study.records import MetricsAndCurves
-from avuc.study.store import Evaluation, Store, Trained
+from avuc.study.recipe.load import load_recipe
+from avuc.study.store.integrity import check
+from avuc.study.store.records import MetricsAndCurves
+from avuc.study.store.store import Evaluation, Store, Trained
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 SHIFTS = 'study.shifts=["fog", "contrast"]'

@@ -17,7 +17,7 @@ from avuc.core.errors import InputError
 from avuc.data import Dataset, split_dataset
 from avuc.study import load_recipe
 from avuc.study.grid import ModelKey
-from avuc.study.recipe import parse_recipe
+from avuc.study.recipe.load import parse_recipe
 from avuc.study.worker import StudyWorker
 
 FOLDER = Path(__file__).parents[1] / "recipes"

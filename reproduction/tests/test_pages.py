@@ -39,10 +39,10 @@ CHANGES = [
 
 def fake_study(folder: Path, recipe, *, gain: float = 0.0, unfinished: bool = False) -> None:
     """Plausible numbers, random but for their trend: worse with the intensity, better with `gain`; with pictures."""
-    from avuc.study.examples import png
+    from avuc.study.evaluation.examples import png
     from avuc.study.grid import CLEAN, ModelKey, Plan
-    from avuc.study.records import MetricsAndCurves
-    from avuc.study.store import Evaluation, Store, Trained
+    from avuc.study.store.records import MetricsAndCurves
+    from avuc.study.store.store import Evaluation, Store, Trained
 
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True)
@@ -108,7 +108,7 @@ PNG_TEXT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgAB
 
 
 def recipe_of(name: str | Path, *more: str):
-    from avuc.study.recipe import load_recipe
+    from avuc.study.recipe.load import load_recipe
 
     return load_recipe(name, [*CHANGES, *more])
 
@@ -197,7 +197,7 @@ bn_images = 64
 @pytest.fixture(scope="session")
 def raw(tmp_path_factory):
     """A folder of studies as `make reproduce` leaves it."""
-    from avuc.study.recipe import parse_recipe
+    from avuc.study.recipe.load import parse_recipe
 
     folder = tmp_path_factory.mktemp("raw")
     fake_study(folder / "paper", recipe_of("cifar10-paper"))
@@ -269,7 +269,7 @@ def test_of_the_factorial_the_metrics_and_epochs_of_its_analysis_are_published(t
     import reproduction_factorial
 
     from avuc.report.study.effort import effort_of
-    from avuc.study.store import Store
+    from avuc.study.store.store import Store
 
     recipe = recipe_of(factorial.RECIPES / "factorial.toml", "study.severities=[5]", "study.seeds=[0]")
     fake_study(tmp_path / "raw", recipe)
@@ -296,8 +296,8 @@ def test_the_pages_say_how_much_of_the_factorial_is_finished(tmp_path):
     import factorial
     import reproduction_factorial
 
-    from avuc.study.integrity import check
-    from avuc.study.store import Store
+    from avuc.study.store.integrity import check
+    from avuc.study.store.store import Store
 
     changes = ("study.severities=[5]", "study.shifts=['fog']", "study.ood=[]", "study.seeds=[0, 1]")
     fake_study(tmp_path / "factorial", recipe_of(factorial.RECIPES / "factorial.toml", *changes))
@@ -536,7 +536,7 @@ def test_pairs_with_few_seeds_stand_apart_and_are_never_bold(studies):
 
 
 def test_every_pair_differs_in_avuc_alone():
-    from avuc.study.recipe import load_recipe
+    from avuc.study.recipe.load import load_recipe
 
     found = {name: study.recipe for name, study in make.read_studies(HOME / "reproduction/results/cifar10").items()}
     for pair in worth.PAIRS:
@@ -742,7 +742,7 @@ def test_differences_pair_seeds_by_their_number():
 def factorial_recipe():
     import factorial
 
-    from avuc.study.recipe import parse_recipe
+    from avuc.study.recipe.load import parse_recipe
 
     matched = {(training, posterior): 0.2 for training in factorial.TRAININGS for posterior in factorial.POSTERIORS}
     return parse_recipe(factorial.experiment(matched))
@@ -751,7 +751,7 @@ def factorial_recipe():
 def test_the_pilot_is_what_its_script_writes_and_reads_no_test_data():
     import factorial
 
-    from avuc.study.recipe import load_recipe
+    from avuc.study.recipe.load import load_recipe
 
     path = HOME / "reproduction" / "recipes" / "factorial-pilot.toml"
     assert path.read_text(encoding="utf-8") == factorial.pilot()

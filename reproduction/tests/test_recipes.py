@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from avuc.study.recipe import load_recipe
+from avuc.study.recipe.load import load_recipe
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 RECIPES = sorted(FOLDER.glob("*.toml"))

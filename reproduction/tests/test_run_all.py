@@ -10,7 +10,7 @@ import pytest
 import run_all
 
 from avuc.core.errors import InputError
-from avuc.study.recipe import load_recipe
+from avuc.study.recipe.load import load_recipe
 
 HOME = Path(__file__).parents[2]
 OOD = '["svhn", "a.npy"]'

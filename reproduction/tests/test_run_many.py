@@ -17,7 +17,7 @@ from published_rows import Publication
 from avuc.core.errors import InputError
 from avuc.study import load_recipe
 from avuc.study.grid import Plan
-from avuc.study.store import Store
+from avuc.study.store.store import Store
 
 RECIPE = """
 [study]

@@ -18,10 +18,10 @@ import run_study
 import studies_tables
 
 from avuc.core.errors import InputError
-from avuc.study.config_parser import parse_recipe
-from avuc.study.recipe import load_recipe
-from avuc.study.store import Store
-from avuc.study.stored_recipe import StoredRecipe
+from avuc.study.recipe.load import load_recipe
+from avuc.study.recipe.parser import parse_recipe
+from avuc.study.store.recipe import StoredRecipe
+from avuc.study.store.store import Store
 
 HOME = Path(__file__).parents[2]
 STUDIES = HOME / "reproduction" / "results" / "studies"

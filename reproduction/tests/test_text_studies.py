@@ -16,7 +16,7 @@ from text_words import FEATURES, PADDING, UNKNOWN, encode_words, table_rows, voc
 
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.study import load_recipe, run_study
-from avuc.study.own_data import forget
+from avuc.study.data.own import forget
 
 STUDIES = Path(__file__).parents[1] / "studies"
 GOOD, BAD, REST = ["good", "fine", "great"], ["bad", "poor", "awful"], ["the", "film", "is", "a", "plot", "and", "so"]

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 
 from avuc.study import load_recipe, run_study
+from avuc.study.data.own import forget
 from avuc.study.grid import Plan
-from avuc.study.own_data import forget
 
 HOME = Path(__file__).parents[2]
 FOLDER = Path(__file__).parents[1] / "studies" / "tiny-imagenet"

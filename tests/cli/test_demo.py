@@ -8,7 +8,7 @@ import torch
 from avuc.cli import main
 from avuc.core.errors import MissingExtra
 from avuc.study import Store, demo
-from avuc.study.photographs import photo_patches
+from avuc.study.data.photographs import photo_patches
 
 SMALL = [
     "train.epochs=6",

@@ -12,7 +12,7 @@ from avuc.cli import app
 from avuc.cli.train import COMMAND
 from avuc.core.errors import InputError
 from avuc.methods import METHODS
-from avuc.study.recipe import load_training
+from avuc.study.recipe.load import load_training
 
 RECIPE = """
 [data]

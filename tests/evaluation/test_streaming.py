@@ -16,7 +16,8 @@ import pytest
 from avuc.cli import main
 from avuc.core.errors import InputError
 from avuc.evaluation import EvaluationResult, evaluate, evaluate_streaming
-from avuc.evaluation.files import open_scores, parquet_labels, read_scores, score_file
+from avuc.evaluation.files import open_scores, read_scores, score_file
+from avuc.evaluation.files.formats import parquet_labels
 from avuc.evaluation.streaming import memory_note
 from avuc.metrics import selective
 from avuc.metrics.detection import DETECTION

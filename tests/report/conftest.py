@@ -213,8 +213,8 @@ class SyntheticStudy:
     def __init__(
         self, folder: Path, methods=HOSTILE, *, seeds=(0, 1), severities=(1, 5), name="<i>study</i>", rows=160
     ):
-        from avuc.study.recipe import parse_recipe
-        from avuc.study.store import Store
+        from avuc.study.recipe.load import parse_recipe
+        from avuc.study.store.store import Store
 
         self.severities, self.rows = severities, 160
         text = RECIPE.format(
@@ -243,7 +243,7 @@ class SyntheticStudy:
 
     def _train(self, row, seed):
         from avuc.study.grid import ModelKey
-        from avuc.study.store import Trained
+        from avuc.study.store.store import Trained
 
         if row.method is None:
             return
@@ -258,11 +258,11 @@ class SyntheticStudy:
 
         from avuc.data import UNLABELLED, Dataset
         from avuc.predictions import Predictions
-        from avuc.study.coverage import conformal_curve
-        from avuc.study.examples import examples_of, thumbnail
+        from avuc.study.evaluation.coverage import conformal_curve
+        from avuc.study.evaluation.examples import examples_of, thumbnail
+        from avuc.study.evaluation.judge import judge
         from avuc.study.grid import CLEAN, VALIDATION, Plan
-        from avuc.study.judge import judge
-        from avuc.study.store import Evaluation
+        from avuc.study.store.store import Evaluation
 
         generator = torch.Generator().manual_seed(1000 * seed + place)
         clean_entropy, fits = None, None
@@ -316,7 +316,7 @@ def results(study_folder):
 
 def results_of(folder):
     from avuc.report.study.results import read_results
-    from avuc.study.store import Store
+    from avuc.study.store.store import Store
 
     store = Store(folder, create=False)
     try:

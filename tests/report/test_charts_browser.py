@@ -6,7 +6,7 @@ import pytest
 
 from avuc.report.study.page import write_study_page
 from avuc.report.study.results import read_results
-from avuc.study.store import Store
+from avuc.study.store.store import Store
 
 ANCHORS = """(() => {
   const peak = (at) => [[...Array(50).keys()].map((n) => (n === at ? 90 : 1))];

@@ -31,8 +31,8 @@ from avuc.report.study.results import CLEAN, MethodFacts, Results, read_results,
 from avuc.report.study.tables import all_tables, ranking, spearman
 from avuc.report.study.verdict import alarms, verdict
 from avuc.report.table import Entry, Table
-from avuc.study.integrity import check
-from avuc.study.store import Store
+from avuc.study.store.integrity import check
+from avuc.study.store.store import Store
 
 FIRST, SECOND = "Vanilla", "<img src=x onerror=alert(1)>"
 

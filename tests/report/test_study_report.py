@@ -28,7 +28,7 @@ from avuc.report.study.results import CLEAN, MethodFacts, Results, side_by_side
 from avuc.report.study.tables import all_tables
 from avuc.report.study.verdict import alarms, verdict
 from avuc.report.table import Entry, Table
-from avuc.study.store import Store
+from avuc.study.store.store import Store
 
 
 def made_up(values: dict[str, np.ndarray], **changes) -> Results:

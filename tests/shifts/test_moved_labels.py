@@ -8,7 +8,7 @@ import torch
 from avuc.core.errors import InputError
 from avuc.data.tensors import TensorData
 from avuc.shifts import SHIFTS, corrupt, moved_labels
-from avuc.study.shifted import shifted_data
+from avuc.study.data.shifted import shifted_data
 
 
 def scenes(count: int, side: tuple[int, int] = (48, 64)) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,8 +14,8 @@ from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced
 from avuc.nets import NETS
 from avuc.prediction import predict
 from avuc.study import load_recipe
+from avuc.study.evaluation.validation_fit import ValidationFit
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey
-from avuc.study.validation_fit import ValidationFit
 from avuc.study.worker import StudyWorker
 
 RECIPE = """

@@ -10,7 +10,7 @@ import torch
 
 from avuc.conformal import ConformalClassifier
 from avuc.predictions import Predictions
-from avuc.study.coverage import MOST_CLASSES, conformal_curve
+from avuc.study.evaluation.coverage import MOST_CLASSES, conformal_curve
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
 
 FOG = TestSet("fog", 3)

@@ -13,8 +13,8 @@ import pytest
 from avuc.cli import main
 from avuc.core.errors import InputError
 from avuc.study import Store, run_study
-from avuc.study.export import export_study
-from avuc.study.integrity import damage_in
+from avuc.study.store.export import export_study
+from avuc.study.store.integrity import damage_in
 from avuc.study.worker import StudyWorker
 
 DAMAGED = 65

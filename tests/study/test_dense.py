@@ -19,10 +19,11 @@ from avuc.prediction.predictor import Predictor, Reading
 from avuc.predictions import Predictions
 from avuc.report.study.page import study_page
 from avuc.report.study.results import read_results
-from avuc.study import Store, dense, load_recipe, run
-from avuc.study.dense import image_aurc, read_dense, spread
-from avuc.study.maps import worst_maps
-from avuc.study.shifted import shifted_data
+from avuc.study import Store, load_recipe, run
+from avuc.study.data.shifted import shifted_data
+from avuc.study.evaluation import dense
+from avuc.study.evaluation.dense import image_aurc, read_dense, spread
+from avuc.study.evaluation.maps import worst_maps
 from avuc.train import TrainSettings
 
 CLASSES, SIDE = 3, 12
@@ -241,7 +242,7 @@ def no_labels(images, labels):
 def test_labels_move_with_the_pixels(monkeypatch, kind, at_a_time):
     """Each pixel has a value of its own, so the label that belongs to it is known wherever it goes."""
     monkeypatch.setattr("avuc.shifts._CPU_CHUNK", at_a_time * SIDE * SIDE * 3)
-    monkeypatch.setattr("avuc.study.shifted.CHUNK", at_a_time)
+    monkeypatch.setattr("avuc.study.data.shifted.CHUNK", at_a_time)
     images, labels = scenes(5, 0)
     images = torch.arange(1, SIDE * SIDE + 1, dtype=torch.uint8).view(1, SIDE, SIDE, 1).repeat(5, 1, 1, 3)
     images[..., 1] = torch.arange(5, dtype=torch.uint8)[:, None, None]

@@ -17,7 +17,7 @@ from avuc.calibration import TemperatureScaling
 from avuc.data import Dataset
 from avuc.predictions import Predictions
 from avuc.study import Store
-from avuc.study.examples import MOST_MISTAKES, MOST_ROWS, SCALE, TEMPERATURES, examples_of, png, thumbnail
+from avuc.study.evaluation.examples import MOST_MISTAKES, MOST_ROWS, SCALE, TEMPERATURES, examples_of, png, thumbnail
 
 
 def made_up(rows: int, classes: int = 5, scale: float = 2.0, names: tuple[str, ...] = ()):

@@ -17,11 +17,11 @@ from avuc.cli import main
 from avuc.core.errors import InputError
 from avuc.report.study.results import read_results
 from avuc.study import Store, load_recipe, run_study
-from avuc.study.export import export_study
-from avuc.study.integrity import check
-from avuc.study.portable import portable_tables
-from avuc.study.recipe import parse_recipe
-from avuc.study.toml import document
+from avuc.study.recipe.load import parse_recipe
+from avuc.study.recipe.portable import portable_tables
+from avuc.study.recipe.toml import document
+from avuc.study.store.export import export_study
+from avuc.study.store.integrity import check
 
 
 @pytest.fixture(scope="module")

@@ -171,7 +171,7 @@ def test_the_remedy_follows_from_sqlites_code_not_from_its_words(tmp_path, code,
 
 def test_a_file_that_another_program_holds(tmp_path, monkeypatch):
     """The real error of SQLite, not one made here."""
-    monkeypatch.setattr("avuc.study.file.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("avuc.study.store.file.BUSY_SECONDS", 0.01)
     with (
         contextlib.closing(Store(tmp_path)) as store,
         contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as other,
@@ -355,7 +355,7 @@ def test_a_folder_removed_between_study_and_report_is_an_error(undisturbed, tmp_
 
 
 def test_a_locked_file_is_one_line(recipe, process, undisturbed, tmp_path, monkeypatch):
-    from avuc.study import file
+    from avuc.study.store import file
 
     shutil.copytree(undisturbed, tmp_path / "study")
     monkeypatch.setattr(file, "BUSY_SECONDS", 0.05)

@@ -99,7 +99,7 @@ def test_objects_without_a_path_resume_in_the_same_code(tmp_path):
 
 def test_objects_unknown_in_another_process(tmp_path, monkeypatch):
     store = small(tmp_path, net=lambda num_classes: make_net(num_classes), shifts=[], methods={"V": Vanilla()})
-    monkeypatch.setattr("avuc.study.own_code._OBJECTS", {})
+    monkeypatch.setattr("avuc.study.own.code._OBJECTS", {})
     with pytest.raises(InputError, match=r"object:net was given to avuc.study.run as an object and is not here"):
         run_study(store.recipe(), tmp_path, device="cpu", progress=False)
 

@@ -21,7 +21,7 @@ from avuc.prediction import predict
 from avuc.prediction.logits import kept_logits
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
-from avuc.study.judge import Variant, judge, predict_all
+from avuc.study.evaluation.judge import Variant, judge, predict_all
 
 
 def dataset(rows: int, seed: int) -> Dataset:

@@ -21,9 +21,9 @@ from avuc.methods import SWAG
 from avuc.prediction.logits import kept_logits
 from avuc.predictions import Predictions
 from avuc.study import Store, load_recipe, run_study
-from avuc.study.config import MethodConfig
+from avuc.study.engines.local import LocalRun
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
-from avuc.study.local import LocalRun
+from avuc.study.recipe.config import MethodConfig
 from avuc.study.worker import StudyWorker
 
 
@@ -232,7 +232,7 @@ def test_processes_begin_at_different_sets(recipe, work, tmp_path, monkeypatch, 
     monkeypatch.setattr(store, "trained", lambda: set(run.plan.models))
     monkeypatch.setattr(store, "add_evaluations", lambda results: None)
     monkeypatch.setattr(type(run.plan), "ready", lambda *given: True)
-    monkeypatch.setattr("avuc.study.local.validation_fit", lambda *given: None)
+    monkeypatch.setattr("avuc.study.engines.local.validation_fit", lambda *given: None)
     run._evaluate(None)
     run.claims.close()
     store.close()

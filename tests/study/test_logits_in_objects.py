@@ -11,8 +11,8 @@ from avuc.methods import METHODS
 from avuc.study import run
 from avuc.study.grid import ModelKey
 from avuc.study.net import make_net
-from avuc.study.own_code import register
-from avuc.study.sections import NetConfig
+from avuc.study.own.code import register
+from avuc.study.recipe.sections import NetConfig
 from avuc.study.worker import StudyWorker
 from avuc.train import TrainSettings
 

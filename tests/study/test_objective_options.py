@@ -15,8 +15,8 @@ from avuc.core.errors import InputError
 from avuc.losses import DirichletHead
 from avuc.methods import Ensemble, Objective, Vanilla
 from avuc.study import load_recipe, run, run_study
-from avuc.study.config_parser import parse_recipe, parse_training
-from avuc.study.stored_recipe import StoredRecipe
+from avuc.study.recipe.parser import parse_recipe, parse_training
+from avuc.study.store.recipe import StoredRecipe
 from avuc.train import TrainSettings, fit
 
 TRAIN = TrainSettings(

@@ -14,7 +14,7 @@ from avuc.core.errors import InputError
 from avuc.data import Dataset
 from avuc.data.tensors import TensorData
 from avuc.methods import Vanilla
-from avuc.study.overlap import MOST_SOUGHT, check_overlap
+from avuc.study.trial.overlap import MOST_SOUGHT, check_overlap
 from avuc.train import TrainSettings
 
 NUMBERS = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))

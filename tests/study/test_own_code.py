@@ -11,10 +11,10 @@ import torch
 from avuc.cli import main
 from avuc.core.errors import InputError
 from avuc.study import Store, load_recipe, run_study
-from avuc.study.config_parser import parse_recipe
-from avuc.study.own_code import bound, find, is_path
-from avuc.study.own_data import forget
-from avuc.study.own_digest import code_digest
+from avuc.study.data.own import forget
+from avuc.study.own.code import bound, find, is_path
+from avuc.study.own.digest import code_digest
+from avuc.study.recipe.parser import parse_recipe
 
 MODULE = '''
 """The parts of a study."""

@@ -12,8 +12,9 @@ import torch
 
 from avuc.cli import main
 from avuc.core.errors import InputError
-from avuc.study import Store, load_recipe, own_code, run_study
-from avuc.study.own_data import forget
+from avuc.study import Store, load_recipe, run_study
+from avuc.study.data.own import forget
+from avuc.study.own import code as own_code
 
 from .test_own_code import MODULE, RECIPE
 
@@ -74,7 +75,7 @@ def test_every_engine_finds_it(elsewhere, engine, device):
 
 
 def test_a_worker_of_ray_looks_there(elsewhere):
-    ray = pytest.importorskip("avuc.study.ray")
+    ray = pytest.importorskip("avuc.study.engines.ray")
     recipe = load_recipe("../study/recipe.toml", SMALL)
     folders = os.getcwd(), recipe.code_folder
     given = ({}, {})  # no objects, no digests of the driver's data

@@ -25,14 +25,14 @@ from avuc.core.errors import InputError
 from avuc.data.tensors import TensorData
 from avuc.methods import Vanilla
 from avuc.study import run
-from avuc.study.own_code import find
-from avuc.study.own_data import load_own
-from avuc.study.own_digest import begin, code_digest
-from avuc.study.png import png
-from avuc.study.sections import DataConfig
-from avuc.study.shifted import shifted_data
-from avuc.study.starter import write_starter
-from avuc.study.text_file import read_sentences
+from avuc.study.data.own import load_own
+from avuc.study.data.shifted import shifted_data
+from avuc.study.evaluation.png import png
+from avuc.study.own.code import find
+from avuc.study.own.digest import begin, code_digest
+from avuc.study.own.text_file import read_sentences
+from avuc.study.recipe.sections import DataConfig
+from avuc.study.recipe.starter import write_starter
 from avuc.train import TrainSettings
 
 TRAIN = TrainSettings(epochs=1, batch_size=20, milestones=(), factors=(), pad=0, flip=False)
@@ -46,8 +46,8 @@ def small(out, **changes):
 
 
 def loaded(source, split="train", **settings):
-    from avuc.study.own_code import register
-    from avuc.study.own_data import forget
+    from avuc.study.data.own import forget
+    from avuc.study.own.code import register
 
     forget()
     return load_own(DataConfig(source=register(source, "data"), validation=5, **settings), split)

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_wor
 from avuc.core.errors import InputError
 from avuc.data import Dataset
 from avuc.methods import Vanilla
-from avuc.study import own_data, run
-from avuc.study.ray import _WORKERS, _worker
+from avuc.study import run
+from avuc.study.data import own as own_data
+from avuc.study.engines.ray import _WORKERS, _worker
 from avuc.train import TrainSettings
 
 TRAIN = TrainSettings(epochs=1, batch_size=20, milestones=(), factors=(), pad=0, flip=False)

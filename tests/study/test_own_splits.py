@@ -13,10 +13,10 @@ from avuc.data import split_dataset
 from avuc.data.tensors import TensorData
 from avuc.methods import Vanilla
 from avuc.study import load_recipe, run
-from avuc.study.config_parser import parse_recipe
+from avuc.study.data.sets import StudyData
 from avuc.study.grid import VALIDATION
-from avuc.study.sets import StudyData
-from avuc.study.trial import try_own_code
+from avuc.study.recipe.parser import parse_recipe
+from avuc.study.trial.run import try_own_code
 
 SIZES = {"train": 30, "val": 7, "test": 9}
 RECIPE = """

@@ -15,8 +15,8 @@ from avuc.predictions import Predictions
 from avuc.report.study.page import study_page
 from avuc.report.study.results import read_results
 from avuc.study import Store, load_recipe, run, run_study
+from avuc.study.evaluation.maps import worst_maps
 from avuc.study.grid import CLEAN, ModelKey, TestSet
-from avuc.study.maps import worst_maps
 from avuc.study.worker import StudyWorker
 from avuc.train import TrainSettings
 
@@ -174,7 +174,7 @@ objective = {{ kind = "avuc", warmup_epochs = 1 }}
 
 
 def test_pixels(pixel_recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("avuc.study.store.MOST_ENTROPIES", 1000)
+    monkeypatch.setattr("avuc.study.store.store.MOST_ENTROPIES", 1000)
     store = run_study(pixel_recipe, tmp_path / "out", device="cpu", progress=False)
     found = values(store)
     rows = dict(store.select("SELECT method || shift, rows FROM cells"))

@@ -12,10 +12,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from avuc.core.errors import InputError
 from avuc.methods import Ensemble, Vanilla
-from avuc.study import run, trial
-from avuc.study.own_code import register
-from avuc.study.own_data import forget, load_own
-from avuc.study.sections import DataConfig
+from avuc.study import run
+from avuc.study.data.own import forget, load_own
+from avuc.study.own.code import register
+from avuc.study.recipe.sections import DataConfig
+from avuc.study.trial import run as trial
 from avuc.train import TrainSettings
 
 TRAIN = TrainSettings(epochs=1, batch_size=20, milestones=(), factors=(), pad=0, flip=False)

@@ -16,8 +16,8 @@ from torch import nn
 from avuc.core.errors import InputError
 from avuc.methods import Vanilla
 from avuc.study import run
-from avuc.study.own_digest import begin, code_digest
-from avuc.study.own_values import carried_by
+from avuc.study.own.digest import begin, code_digest
+from avuc.study.own.values import carried_by
 from avuc.train import TrainSettings, fit
 
 TRAIN = TrainSettings(epochs=1, batch_size=20, milestones=(), factors=(), pad=0, flip=False)

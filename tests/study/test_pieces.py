@@ -17,10 +17,10 @@ from avuc.core.errors import InputError
 from avuc.methods import SVI, Objective
 from avuc.nets import mlp
 from avuc.study import Store, load_recipe, run_study
-from avuc.study.background import MOST_WAITING, Background
+from avuc.study.engines.background import MOST_WAITING, Background
+from avuc.study.engines.local import LocalRun
+from avuc.study.engines.retrained import comparison
 from avuc.study.grid import ModelKey, Plan
-from avuc.study.local import LocalRun
-from avuc.study.retrained import comparison
 from avuc.study.worker import StudyWorker
 from avuc.train import Job, TrainSettings, fit_many
 from avuc.training.fit import OutOfTime
@@ -153,7 +153,7 @@ def test_a_start_without_weights_is_trained_again_and_its_results_stay(
     recipe, tmp_path, monkeypatch, request, capsys, gpu
 ):
     """As when a published copy, which has no weights, is continued by a method that begins with one of its networks."""
-    from avuc.study.export import export_study
+    from avuc.study.store.export import export_study
 
     def content(folder, method):
         with closing(sqlite3.connect(folder / "study.sqlite")) as db:

@@ -112,7 +112,7 @@ def test_a_process_begins_anew_for_another_run(recipe, tmp_path):
     """Ray keeps its processes: a second run in an emptied folder got the models and data of the first."""
     import torch
 
-    from avuc.study.ray import _WORKERS, _worker
+    from avuc.study.engines.ray import _WORKERS, _worker
 
     common = recipe.to_toml(), str(tmp_path), "cpu", torch.get_num_threads(), (os.getcwd(), ""), ({}, {})
     try:

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from avuc.calibration import CALIBRATORS
 from avuc.core.errors import InputError
 from avuc.methods import METHODS, Objective
-from avuc.study import config_parser, grid, keys, other_data, portable, stored_recipe, tables, toml
-from avuc.study import recipe as module
+from avuc.study import grid
 from avuc.study.grid import Plan
-from avuc.study.recipe import IN_REPOSITORY, Recipe, load_recipe, parse_recipe, recipe_names
-from avuc.study.stored_recipe import DEFAULT_BETA, StoredRecipe
+from avuc.study.recipe import keys, other_data, portable, tables, toml
+from avuc.study.recipe import load as module
+from avuc.study.recipe import parser as config_parser
+from avuc.study.recipe.load import IN_REPOSITORY, Recipe, load_recipe, parse_recipe, recipe_names
+from avuc.study.store import recipe as stored_recipe
+from avuc.study.store.recipe import DEFAULT_BETA, StoredRecipe
 
 MORE = Path(__file__).parents[2] / "reproduction" / "recipes"
 SMALL = '[[methods]]\nname = "A"\nmethod = "vanilla"\n'

@@ -12,10 +12,10 @@ from avuc.losses.quadrants import VARIANTS
 from avuc.methods import SVI, Objective, Vanilla
 from avuc.methods.objective import FAMILY, Kind
 from avuc.study import load_recipe
-from avuc.study.config_parser import parse_recipe, parse_training
 from avuc.study.from_python import Parts, recipe_of
-from avuc.study.recipe import load_training, recipe_names
-from avuc.study.store import Store
+from avuc.study.recipe.load import load_training, recipe_names
+from avuc.study.recipe.parser import parse_recipe, parse_training
+from avuc.study.store.store import Store
 from avuc.training.settings import TrainSettings
 
 ALL = [

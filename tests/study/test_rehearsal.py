@@ -10,8 +10,8 @@ import torch
 
 from avuc.core.errors import InputError
 from avuc.study import load_recipe
-from avuc.study.sections import DataConfig
-from avuc.study.sets import StudyData
+from avuc.study.data.sets import StudyData
+from avuc.study.recipe.sections import DataConfig
 
 
 def test_the_held_out_images_stand_for_the_test_images(monkeypatch: pytest.MonkeyPatch) -> None:

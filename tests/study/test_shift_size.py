@@ -13,10 +13,10 @@ from avuc.core.errors import InputError
 from avuc.data import Dataset
 from avuc.data.tensors import TensorData
 from avuc.study import load_recipe, run_study
+from avuc.study.data.sets import StudyData
+from avuc.study.data.shifted import scaled, shifted_data
 from avuc.study.grid import CLEAN, ModelKey, Plan, TestSet
-from avuc.study.sets import StudyData
-from avuc.study.shifted import scaled, shifted_data
-from avuc.study.trial import try_own_code
+from avuc.study.trial.run import try_own_code
 from avuc.study.worker import StudyWorker
 
 RECIPE = """
@@ -123,7 +123,7 @@ def test_scaling_in_blocks_is_the_same(monkeypatch):
     images = torch.randint(256, (7, 6, 6, 3)).to(torch.uint8)
     data = Dataset(images, torch.zeros(7, dtype=torch.int64), 2)
     whole = scaled(data, 11).images
-    monkeypatch.setattr("avuc.study.shifted.CHUNK", 3)
+    monkeypatch.setattr("avuc.study.data.shifted.CHUNK", 3)
     assert torch.equal(scaled(data, 11).images, whole)
 
 

@@ -10,8 +10,8 @@ import pytest
 from avuc.cli import main
 from avuc.core.errors import InputError
 from avuc.study import Store, load_recipe
-from avuc.study.own_data import forget
-from avuc.study.starter import write_starter
+from avuc.study.data.own import forget
+from avuc.study.recipe.starter import write_starter
 
 
 def test_init_writes_a_study_that_runs(tmp_path, monkeypatch, capsys):

@@ -8,7 +8,9 @@ from torch import nn
 
 from avuc.core.errors import InputError
 from avuc.methods import SVI, Dropout, Vanilla
-from avuc.study import engine, run, trial_net
+from avuc.study import run
+from avuc.study.engines import run as engine
+from avuc.study.trial import net as trial_net
 from avuc.train import TrainSettings
 
 INPUTS, LABELS = torch.rand(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3

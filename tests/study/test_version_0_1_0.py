@@ -16,7 +16,7 @@ import pytest
 
 from avuc.cli import main
 from avuc.study import Store, load_recipe
-from avuc.study.config_parser import parse_recipe
+from avuc.study.recipe.parser import parse_recipe
 
 FIXTURE = Path(__file__).parent / "fixtures" / "0.1.0"
 UNCHANGED = ("cells", "rows", "curves", "calibrators", "entropies", "shown", "models", "history")

@@ -17,8 +17,8 @@ from avuc.methods import SVI, Dropout, Objective, Vanilla
 from avuc.report.study.page import study_page
 from avuc.report.study.results import read_results
 from avuc.study import Store, load_recipe, run, run_study
-from avuc.study.shifted import shifted_data
-from avuc.study.shifted_text import mixed
+from avuc.study.data.shifted import shifted_data
+from avuc.study.data.shifted_text import mixed
 from avuc.train import TrainSettings
 
 LENGTH = 6

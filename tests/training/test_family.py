@@ -16,7 +16,7 @@ from avuc.data import Dataset
 from avuc.losses import DirichletHead
 from avuc.methods import SVI, Ensemble, Method, Objective, Vanilla
 from avuc.prediction import predict
-from avuc.study.config_parser import parse_training
+from avuc.study.recipe.parser import parse_training
 from avuc.train import TrainSettings, fit
 from avuc.training.compiled import terms_of
 

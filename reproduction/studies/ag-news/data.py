@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from avuc.study.shifted_text import mixed
+from avuc.study.data.shifted_text import mixed
 
 sys.path.append(str(Path(__file__).parents[2]))
 from text_words import encode_words, vocabulary_of, words_of

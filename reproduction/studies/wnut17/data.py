@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from avuc.core.tasks import IGNORE_INDEX
-from avuc.study.shifted_text import mixed
+from avuc.study.data.shifted_text import mixed
 
 sys.path.append(str(Path(__file__).parents[2]))
 from text_words import encode_words, vocabulary_of

@@ -96,7 +96,7 @@ def _short(head: Sequence[str]) -> list[str]:
 def _read(folder: str) -> tuple[Results, str]:
     """Return the results, and a text about lost results if the study's file is damaged."""
     from avuc.report.study.results import read_results
-    from avuc.study.store import Store
+    from avuc.study.store.store import Store
 
     store = Store(folder, create=False)
     try:

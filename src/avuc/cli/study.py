@@ -13,7 +13,7 @@ from avuc.cli.command import Command, Namespace, Parser
 from avuc.cli.console import Console
 
 if TYPE_CHECKING:
-    from avuc.study.config import Recipe
+    from avuc.study.recipe.config import Recipe
 
 OUT_OF_TIME = 75  # EX_TEMPFAIL: nothing is wrong, try again later
 
@@ -74,7 +74,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     from avuc.core.errors import InputError
-    from avuc.study.recipe import load_recipe, recipe_names
+    from avuc.study.recipe.load import load_recipe, recipe_names
 
     console = Console()
     if args.list:
@@ -96,7 +96,7 @@ def run(args: Namespace) -> int:
         return _plan(recipe, only, args.device, console)
     from avuc.cli.report import conclude
     from avuc.report.study.results import read_results
-    from avuc.study.engine import run_study
+    from avuc.study.engines.run import run_study
     from avuc.training.fit import OutOfTime
 
     began = time.monotonic()
@@ -126,7 +126,7 @@ def _folder(name: str) -> str:
     >>> _folder("cifar10-paper"), _folder("../mine")
     ('cifar10-paper', 'mine-b8bc1f6f')
     """
-    from avuc.study.names import marked
+    from avuc.study.recipe.names import marked
 
     plain = re.fullmatch(r"\w[\w .+-]{0,99}", name) is not None and not name.endswith((".", " "))
     return name if plain else marked(name, "study")
@@ -144,7 +144,7 @@ def _init(args: Namespace, console: Console) -> int:
     import shlex
 
     from avuc.core.errors import InputError
-    from avuc.study.starter import write_starter
+    from avuc.study.recipe.starter import write_starter
 
     if args.recipe is not None or args.out is not None:
         raise InputError("--init DIR writes a recipe to start from; give no recipe and no --out with it")
@@ -157,7 +157,7 @@ def _init(args: Namespace, console: Console) -> int:
 
 def _export(args: Namespace, console: Console) -> int:
     from avuc.core.errors import InputError
-    from avuc.study.export import export_study
+    from avuc.study.store.export import export_study
 
     if args.recipe is not None or args.out is None:
         raise InputError("--export DIR --out FOLDER copies a study; give no recipe with it")
@@ -168,7 +168,7 @@ def _export(args: Namespace, console: Console) -> int:
 
 def _plan(recipe: Recipe, only: list[str], device: str, console: Console) -> int:
     from avuc.study.cost import cost_of
-    from avuc.study.engine import devices_for
+    from avuc.study.engines.run import devices_for
     from avuc.study.grid import Plan
 
     plan = Plan(recipe, tuple(only))

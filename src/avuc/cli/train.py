@@ -12,7 +12,7 @@ from avuc.core.errors import InputError
 
 if TYPE_CHECKING:
     from avuc.data import Dataset
-    from avuc.study.config_parser import TrainingRecipe
+    from avuc.study.recipe.parser import TrainingRecipe
     from avuc.training.run import Fitted
 
 TEXT = """\
@@ -52,8 +52,8 @@ def arguments(parser: Parser) -> None:
 def run(args: Namespace) -> int:
     import torch
 
-    from avuc.study.engine import devices_for
-    from avuc.study.recipe import load_training
+    from avuc.study.engines.run import devices_for
+    from avuc.study.recipe.load import load_training
     from avuc.training.fit import fit
     from avuc.training.launch import launched
 

@@ -1,8 +1,11 @@
-"""Names from files as safe text: visible control characters, shortened names, hashes."""
+"""Names from files as safe text: visible control characters, shortened names, hashes, and the most similar name."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+from collections.abc import Iterable
+from itertools import takewhile
 
 JOINERS = "\u200c\u200d"  # part of words in Persian, Hindi and others
 
@@ -35,3 +38,20 @@ def mark(name: str, digits: int = 8) -> str:
     ('ca978112', '559aead0')
     """
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint: the most similar known name, and all known names.
+
+    >>> did_you_mean("vanila", ["vanilla", "svi"])
+    "did you mean 'vanilla'? There are vanilla, svi"
+    """
+    names = list(known)
+    if not names:
+        return "there are none"
+
+    def nearness(known: str) -> tuple[float, int]:
+        begins = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(str(name), known, strict=False)))
+        return difflib.SequenceMatcher(None, str(name), known).ratio(), begins
+
+    return f"did you mean {max(names, key=nearness)!r}? There are {', '.join(names)}"

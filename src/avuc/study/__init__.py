@@ -1,18 +1,21 @@
 """Studies: methods × seeds × (validation, clean, shifts × severities, other data), stored in one SQLite file.
 
-Recipes:   config.py (dataclasses), config_parser.py (the parser), recipe.py (recipe files), tables.py (type checks),
-           keys.py (keys of older versions), toml.py (the writer), resumable.py (which changes a study may resume with)
-Plan:      grid.py (what to train and evaluate), cost.py (how long it takes)
-Work:      engine.py (`run_study`), from_python.py (`run`), local.py and ray.py (the engines), worker.py (train, fit,
-           evaluate), judge.py (one model on one set of images), validation_fit.py, background.py (threads), claims.py
-           (locks), net.py, sets.py, photographs.py, checkpoints.py
-Own code:  own_code.py (import paths), own_data.py, own_shift.py, own_digest.py, trial.py (tries it on one batch),
-           starter.py (files to start from)
-Results:   store.py (`Store`), file.py, schema.py, integrity.py, records.py, stored_recipe.py, examples.py, export.py,
-           portable.py
+From the bottom to the top; a line imports only from lines above it:
 
-Importing this package loads no torch, nor do the modules that read a study's file: store, file, schema, integrity,
-records, grid, stored_recipe, other_data, portable, export, keys, tables, names and toml.
+own/             what the user brings: functions by import path (code.py), their digests, files of sentences
+recipe/          TOML files (load.py, parser.py) as frozen dataclasses (config.py, sections.py), and back to TOML
+grid.py, net.py  what to train and evaluate, in which order; the network of a recipe
+data/            every set of a study (sets.py): the user's own, shifted ones, photographs
+store/           `Store` (store.py): study.sqlite, its records, its integrity, and a small copy to publish (export.py)
+evaluation/      one model on one data set (judge.py): metrics, conformal sets, examples for the report
+cost.py          how long a study takes
+worker.py        the work of one process: train, fit calibrators, evaluate
+trial/           tries the user's code on one batch before anything is trained
+engines/         `run_study` (run.py) on the local engine or on Ray
+from_python.py   `run`: a study from Python objects; demo.py: the study of `avuc demo`
+
+Importing this package loads no torch, nor do grid and the modules that read a study's file: those of store/ except
+checkpoints, and keys, names, other_data, portable, tables and toml of recipe/.
 """
 
 from __future__ import annotations
@@ -21,21 +24,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from avuc.study.config import Recipe
-    from avuc.study.engine import ENGINES, run_study
+    from avuc.study.engines.run import ENGINES, run_study
     from avuc.study.from_python import run
-    from avuc.study.recipe import load_recipe
-    from avuc.study.store import Store
+    from avuc.study.recipe.config import Recipe
+    from avuc.study.recipe.load import load_recipe
+    from avuc.study.store.store import Store
 
 __all__ = ["ENGINES", "Recipe", "Store", "load_recipe", "run", "run_study"]
 
 _HOME = {
-    "ENGINES": "engine",
-    "Recipe": "config",
-    "Store": "store",
-    "load_recipe": "recipe",
+    "ENGINES": "engines.run",
+    "Recipe": "recipe.config",
+    "Store": "store.store",
+    "load_recipe": "recipe.load",
     "run": "from_python",
-    "run_study": "engine",
+    "run_study": "engines.run",
 }
 
 

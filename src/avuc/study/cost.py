@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from avuc.core.errors import InputError, MissingExtra
+from avuc.study.data.sets import StudyData
 from avuc.study.grid import CLEAN, VALIDATION, Plan
 from avuc.study.net import make_net
-from avuc.study.sets import StudyData
 
 # a training step is a forward pass, a backward pass (about two forward passes) and the update
 STEP_IN_FORWARDS = 3.5

@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 
 from avuc.core.errors import MissingExtra
-from avuc.study.config import Recipe
-from avuc.study.engine import run_study
-from avuc.study.photographs import photo_patches
-from avuc.study.recipe import load_recipe
-from avuc.study.store import Store
+from avuc.study.data.photographs import photo_patches
+from avuc.study.engines.run import run_study
+from avuc.study.recipe.config import Recipe
+from avuc.study.recipe.load import load_recipe
+from avuc.study.store.store import Store
 
 # a training step takes a millisecond, so a second thread does not make it faster, but a second process does
 PROCESSES = 2

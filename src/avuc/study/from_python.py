@@ -13,15 +13,15 @@ from avuc.calibration import CALIBRATORS, Calibrator
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.methods import METHODS, Method, Objective
-from avuc.study.config import Recipe, changed_fields, kind_table, plain
-from avuc.study.config_parser import notify_printed, parse_method
-from avuc.study.engine import run_study
-from avuc.study.own_code import register
-from avuc.study.own_data import forget, load_own
-from avuc.study.recipe import to_stderr
-from avuc.study.sections import DataConfig, NetConfig, StudySettings
-from avuc.study.store import Store
-from avuc.study.tables import Location, build
+from avuc.study.data.own import forget, load_own
+from avuc.study.engines.run import run_study
+from avuc.study.own.code import register
+from avuc.study.recipe.config import Recipe, changed_fields, kind_table, plain
+from avuc.study.recipe.load import to_stderr
+from avuc.study.recipe.parser import notify_printed, parse_method
+from avuc.study.recipe.sections import DataConfig, NetConfig, StudySettings
+from avuc.study.recipe.tables import Location, build
+from avuc.study.store.store import Store
 from avuc.training.settings import TrainSettings
 
 HELD_SPLIT = "validation"

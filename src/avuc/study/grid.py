@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from avuc.core.errors import InputError
-from avuc.study.tables import did_you_mean
+from avuc.core.text import did_you_mean
 
 if TYPE_CHECKING:
-    from avuc.study.config import MethodConfig, Recipe
+    from avuc.study.recipe.config import MethodConfig, Recipe
 
 
 @dataclass(frozen=True, order=True)

@@ -14,8 +14,8 @@ from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors
 from avuc.nets import NETS
 from avuc.prediction.outputs import logits_of
-from avuc.study.own_code import bound, described, find, seeded
-from avuc.study.sections import NetConfig
+from avuc.study.own.code import bound, described, find, seeded
+from avuc.study.recipe.sections import NetConfig
 
 RETURN = "let its forward return the logits alone"
 REMEDY = f"{RETURN}, or an object that has them as 'logits'"

@@ -23,19 +23,19 @@ from avuc.prediction.backends.features import FeatureStore
 from avuc.prediction.logits import kept_logits
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
-from avuc.study.checkpoints import drop_optimizer_state
-from avuc.study.config import MethodConfig, Recipe
-from avuc.study.coverage import conformal_curve
-from avuc.study.dense import Maps, spread
-from avuc.study.examples import examples_of, sample_of
+from avuc.study.data.sets import StudyData
+from avuc.study.evaluation.coverage import conformal_curve
+from avuc.study.evaluation.dense import Maps, spread
+from avuc.study.evaluation.examples import examples_of, sample_of
+from avuc.study.evaluation.judge import Variant, judge, predict_all, predict_maps
+from avuc.study.evaluation.predicted import Predicted as Predicted
+from avuc.study.evaluation.validation_fit import ValidationFit
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
-from avuc.study.judge import Variant, judge, predict_all, predict_maps
-from avuc.study.names import slugs
 from avuc.study.net import make_net
-from avuc.study.predicted import Predicted as Predicted
-from avuc.study.records import Evaluation, Trained
-from avuc.study.sets import StudyData
-from avuc.study.validation_fit import ValidationFit
+from avuc.study.recipe.config import MethodConfig, Recipe
+from avuc.study.recipe.names import slugs
+from avuc.study.store.checkpoints import drop_optimizer_state
+from avuc.study.store.records import Evaluation, Trained
 from avuc.training.fit import fit_many
 from avuc.training.run import Fitted, Job
 

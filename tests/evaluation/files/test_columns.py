@@ -16,7 +16,7 @@ import torch
 
 from avuc.core.errors import InputError
 from avuc.evaluation.files import read_scores
-from avuc.evaluation.files.choose_columns import choose_columns, expand_columns
+from avuc.evaluation.files.columns.choose import choose_columns, expand_columns
 from avuc.evaluation.files.names import ReadOptions
 
 TABLES = [".csv", ".parquet"]

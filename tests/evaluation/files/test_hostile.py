@@ -329,12 +329,12 @@ def test_a_rewrite_takes_no_more_memory_than_the_limit_says(tmp_path, save):
 def test_a_parquet_that_ends_its_reader(save, refused, monkeypatch):
     """The library aborts on some damaged files: that must happen in another process."""
     path = save(".parquet", GOOD, [0, 1, 2])
-    monkeypatch.setattr("avuc.evaluation.files.arrow.PROBE_CODE", "import os; os.abort()")
+    monkeypatch.setattr("avuc.evaluation.files.formats.arrow.PROBE_CODE", "import os; os.abort()")
     assert "reading it kills the process with signal 6" in refused(path)
-    monkeypatch.setattr("avuc.evaluation.files.arrow.PROBE_CODE", "import os; os._exit(3)")
+    monkeypatch.setattr("avuc.evaluation.files.formats.arrow.PROBE_CODE", "import os; os._exit(3)")
     assert "it needs more memory than the limit" in refused(path)
-    monkeypatch.setattr("avuc.evaluation.files.arrow.PROBE_CODE", "import time; time.sleep(60)")
-    monkeypatch.setattr("avuc.evaluation.files.arrow.PROBE_SECONDS", 0.2)
+    monkeypatch.setattr("avuc.evaluation.files.formats.arrow.PROBE_CODE", "import time; time.sleep(60)")
+    monkeypatch.setattr("avuc.evaluation.files.formats.arrow.PROBE_SECONDS", 0.2)
     assert "takes more than 0.2 s" in refused(path)
     monkeypatch.undo()
     assert read_scores(path).num_rows == 3

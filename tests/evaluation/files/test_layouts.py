@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from avuc.core.errors import InputError
 from avuc.evaluation.files import open_scores, read_scores, write_scores
-from avuc.evaluation.files.find_layout import find_layout
+from avuc.evaluation.files.decision.find_layout import find_layout
 from avuc.evaluation.files.layout import Layout
 from avuc.evaluation.files.multilabel import read_multilabel
 

@@ -12,9 +12,9 @@ import torch
 
 from avuc.core.errors import InputError
 from avuc.evaluation.files import read_scores
-from avuc.evaluation.files.checks import decide
+from avuc.evaluation.files.decision.checks import decide
+from avuc.evaluation.files.decision.summary import Summary
 from avuc.evaluation.files.names import RawScores
-from avuc.evaluation.files.summary import Summary
 
 PATH = Path("a.npz")
 

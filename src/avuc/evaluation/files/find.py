@@ -14,7 +14,9 @@ import numpy as np
 
 from avuc.core.errors import InputError, out_of_memory
 from avuc.core.files import check_regular, open_regular
-from avuc.evaluation.files.arrays import (
+from avuc.evaluation.files.columns.columns import index_labels, is_row_number
+from avuc.evaluation.files.columns.match_rows import is_id, match_rows, same_ids, shared_columns
+from avuc.evaluation.files.formats.arrays import (
     is_text,
     labels_npy,
     labels_npz,
@@ -28,13 +30,11 @@ from avuc.evaluation.files.arrays import (
     write_npz,
     write_safetensors,
 )
-from avuc.evaluation.files.columns import index_labels, is_row_number
-from avuc.evaluation.files.csv import open_csv, read_csv, write_csv
-from avuc.evaluation.files.csv_header import find_delimiter, first_line
-from avuc.evaluation.files.match_rows import is_id, match_rows, same_ids, shared_columns
+from avuc.evaluation.files.formats.csv import open_csv, read_csv, write_csv
+from avuc.evaluation.files.formats.csv_header import find_delimiter, first_line
+from avuc.evaluation.files.formats.parquet import open_parquet, read_parquet, write_parquet
 from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing
 from avuc.evaluation.files.names import LABEL_NAMES, RawScores, ReadOptions, check_unique_names, find_label_name
-from avuc.evaluation.files.parquet import open_parquet, read_parquet, write_parquet
 
 TEXT_TABLES = (".csv", ".tsv")
 TABLES = (".parquet", *TEXT_TABLES)

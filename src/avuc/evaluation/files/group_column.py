@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from avuc.core.errors import NoColumnError
-from avuc.evaluation.files.csv import open_csv
+from avuc.evaluation.files.formats.csv import open_csv
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import ReadOptions
 

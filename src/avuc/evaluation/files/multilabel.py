@@ -13,13 +13,14 @@ from torch import Tensor
 
 from avuc.core.atomic import atomic_path
 from avuc.core.tasks import not_ignored
-from avuc.evaluation.files.arrow import booleans_as_numbers, stacked
-from avuc.evaluation.files.binary import decide_binary_kind
-from avuc.evaluation.files.checks import check_finite
-from avuc.evaluation.files.choose_columns import expand_columns
-from avuc.evaluation.files.columns import SCORE_PREFIXES, begins, suffix_of
-from avuc.evaluation.files.csv import COMMA_NOTE
+from avuc.evaluation.files.columns.choose import expand_columns
+from avuc.evaluation.files.columns.columns import SCORE_PREFIXES, begins, suffix_of
+from avuc.evaluation.files.decision.binary import decide_binary_kind
+from avuc.evaluation.files.decision.checks import check_finite
+from avuc.evaluation.files.decision.summary import ScoreSummary
 from avuc.evaluation.files.find import FORMATS, TABLE_OPENERS, TABLES, file_errors, find_scores
+from avuc.evaluation.files.formats.arrow import booleans_as_numbers, stacked
+from avuc.evaluation.files.formats.csv import COMMA_NOTE
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import (
     RawScores,
@@ -29,7 +30,6 @@ from avuc.evaluation.files.names import (
     check_size,
     check_unique_names,
 )
-from avuc.evaluation.files.summary import ScoreSummary
 from avuc.evaluation.files.write import as_file_dtype
 
 # the name of a label column is that of its score column with one of these words instead of `prob_`

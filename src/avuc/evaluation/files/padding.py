@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from avuc.core.tasks import not_ignored
-from avuc.evaluation.files.checks import Decision
+from avuc.evaluation.files.decision.checks import Decision
 from avuc.evaluation.files.layout import Layout
 from avuc.evaluation.files.names import MARK, RawScores
 from avuc.evaluation.files.reading import Reading

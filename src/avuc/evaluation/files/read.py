@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from avuc.core.tasks import not_ignored
-from avuc.evaluation.files.class_order import check_classes
+from avuc.evaluation.files.decision.class_order import check_classes
+from avuc.evaluation.files.decision.summary import Summary
 from avuc.evaluation.files.find import TEXT_TABLES, HasScoreNames, file_errors, find_scores
 from avuc.evaluation.files.messages import file_error
 from avuc.evaluation.files.names import MARK, RawScores, ReadOptions, check_size, memory_bytes
@@ -19,7 +20,6 @@ from avuc.evaluation.files.padding import marks_padding, scores_with_padding
 from avuc.evaluation.files.reading import Reading
 from avuc.evaluation.files.score_file import BLOCK, ScoreFile, ScoreStream, blocks_of
 from avuc.evaluation.files.sources import ArraySource, Source, counted_along
-from avuc.evaluation.files.summary import Summary
 from avuc.metrics.blockwise import bytes_needed, needs_blocks
 from avuc.metrics.streaming.suite import bytes_needed as fixed_bytes
 

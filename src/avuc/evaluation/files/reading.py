@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.checks import Decision, decide
-from avuc.evaluation.files.find_layout import TASKS, find_layout
+from avuc.evaluation.files.decision.checks import Decision, decide
+from avuc.evaluation.files.decision.find_layout import TASKS, find_layout
+from avuc.evaluation.files.decision.summary import Summary
 from avuc.evaluation.files.layout import Layout
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import RawScores
-from avuc.evaluation.files.summary import Summary
 
 KINDS = ("auto", "logits", "probs", "percent")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from avuc.calibration import TemperatureScaling, logits_from_probs
 from avuc.core.errors import InputError
-from avuc.evaluation.files.checks import Decision
+from avuc.evaluation.files.decision.checks import Decision
 from avuc.evaluation.files.find import no_labels
 from avuc.evaluation.files.layout import Layout
 from avuc.evaluation.files.match_classes import match_classes, names_for, only_count

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from avuc.report.study.result_arrays import CLEAN, SetKey
-from avuc.study.portable import without_folder
+from avuc.study.recipe.portable import without_folder
 
 if TYPE_CHECKING:
-    from avuc.study.store import Store
-    from avuc.study.stored_recipe import StoredRecipe
+    from avuc.study.store.recipe import StoredRecipe
+    from avuc.study.store.store import Store
 
 BINS = "the number of bins"
 SHIFTS = {"profile": "the profile of the shifts", "shift_seed": "the seed of the shifts", "shift_size": "shift_size"}

@@ -1,6 +1,6 @@
 """Conformal sets in a report: coverage and set size on clean data, by class, and under each shift.
 
-The sets were fitted on validation data by `avuc.study.coverage`, which says what is stored.
+The sets were fitted on validation data by `avuc.study.evaluation.coverage`, which says what is stored.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from avuc.study.store import Store
+    from avuc.study.store.store import Store
 
 
 @dataclass(frozen=True)

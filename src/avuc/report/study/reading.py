@@ -19,11 +19,11 @@ from avuc.report.study.coverage import read_coverage
 from avuc.report.study.effort import effort_of
 from avuc.report.study.result_arrays import CLEAN, METRICS, PNG, Array, MethodFacts, Results, SetKey
 from avuc.report.study.unit import dimensions, unit_of
-from avuc.study.portable import without_folder
+from avuc.study.recipe.portable import without_folder
 
 if TYPE_CHECKING:
-    from avuc.study.store import Store
-    from avuc.study.stored_recipe import StoredMethod, StoredRecipe
+    from avuc.study.store.recipe import StoredMethod, StoredRecipe
+    from avuc.study.store.store import Store
 
 
 # every metric is a share or a few nats; avuc computes no larger value

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from avuc.study.own_code import is_path
-from avuc.study.text_file import is_text_file
+from avuc.study.own.code import is_path
+from avuc.study.own.text_file import is_text_file
 
 OUTSIDE = "ood:"
 

@@ -1,0 +1,1 @@
+"""Which columns of a table have the scores, the labels and the ids, by their names and first rows."""

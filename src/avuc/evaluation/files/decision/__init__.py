@@ -1,0 +1,1 @@
+"""What the numbers of a file mean: layout, order of the classes, logits or probabilities."""

@@ -1,0 +1,1 @@
+"""Readers of .csv, .parquet and files of arrays; each returns `RawScores`."""

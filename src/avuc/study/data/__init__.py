@@ -1,0 +1,1 @@
+"""The data of a study: training, validation and test sets, shifted sets, other data."""

@@ -1,0 +1,1 @@
+"""One model on one data set: predictions, metrics, conformal sets, and examples for the report."""

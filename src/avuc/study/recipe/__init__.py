@@ -1,0 +1,9 @@
+"""Recipes: TOML files, read into frozen dataclasses of plain values, and written back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from avuc._old_names import forward
+
+__getattr__: Callable[[str], object] = forward(__name__)
