@@ -18,7 +18,7 @@ from avuc.data.tensors import MemoryData, TensorData
 from avuc.methods import Method, Objective
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
-from avuc.posterior import Posterior
+from avuc.posterior import Posterior, seed_of
 from avuc.prediction.backends.features import FeatureStore
 from avuc.training.checkpoint import Checkpoint, latest, load_trainer, save, trainer_tensors
 from avuc.training.distributed import Ranks
@@ -26,7 +26,7 @@ from avuc.training.epochs import OnEpoch, figures
 from avuc.training.freeze_trunk import unfreeze
 from avuc.training.identity import Digests, digests_of, settings_of
 from avuc.training.log import Log
-from avuc.training.model_trainer import ModelTrainer
+from avuc.training.model_trainer import VALIDATE, ModelTrainer
 from avuc.training.settings import TrainSettings
 from avuc.training.start import Net
 from avuc.training.trunk_features import trunk_key
@@ -242,11 +242,11 @@ class Run:
     def _validate(self, data: MemoryData) -> dict[str, float]:
         for trainer in self.trainers:
             trainer.swap_average()
-        settings, features = self.job.settings, None
+        settings, features, seed = self.job.settings, None, seed_of(self.job.seed, 0, VALIDATE)
         if settings.freeze_trunk:
             trunks = tuple(trunk_key(trainer) for trainer in self.trainers)
             features = self.features.setdefault(trunks, FeatureStore())
-        result = validate(self._posterior(None), data, settings, self.job.seed, self.threshold, features)
+        result = validate(self._posterior(None), data, settings, seed, self.threshold, features)
         for trainer in self.trainers:
             trainer.swap_average()
             trainer.train_mode()
