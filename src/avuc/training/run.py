@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
-from avuc.data.arrays import UNLABELLED, Dataset
+from avuc.data.arrays import Dataset
 from avuc.data.stream import Stream
-from avuc.data.tensors import MemoryData, TensorData
+from avuc.data.tensors import MemoryData, TensorData, all_labelled
 from avuc.methods import Method, Objective
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
@@ -81,16 +81,14 @@ class Job:
             raise InputError(
                 "fit: keep chooses an epoch by its validation accuracy; give validation data, or keep 'last'"
             )
-        if isinstance(self.data, Dataset) and (not len(self.data) or int(self.data.labels.min()) < 0):
-            raise InputError(f"{self.data.name}: training needs images, and a label for each of them")
-        if isinstance(self.data, TensorData):
-            if not self.data.num_labelled or bool((self.data.labels == UNLABELLED).any()):
-                raise InputError(f"{self.data.name}: training needs examples, and a label for each of them")
-            if self.settings.augmentation != "crop":
-                raise InputError(
-                    f"{self.data.name}: augmentation {self.settings.augmentation!r} is for uint8 images with one label "
-                    "each; use 'crop'"
-                )
+        for use, data in (("training", self.data), ("validation", self.validation)):
+            if isinstance(data, Dataset | TensorData) and not all_labelled(data):
+                raise InputError(f"{data.name}: {use} needs examples, and a label for each of them")
+        if isinstance(self.data, TensorData) and self.settings.augmentation != "crop":
+            raise InputError(
+                f"{self.data.name}: augmentation {self.settings.augmentation!r} is for uint8 images with one label "
+                "each; use 'crop'"
+            )
         if isinstance(self.data, Stream) and self.settings.augmentation != "crop":
             raise InputError(
                 f"{self.data.files.name}: augmentation {self.settings.augmentation!r} is for images in memory; "
