@@ -114,7 +114,7 @@ def seeded_generator(*key: int, device: torch.device | str = "cpu") -> torch.Gen
 
 
 def seed_of(*key: int) -> int:
-    """Return the seed of `seeded_generator`, below 2^63.
+    """Return the seed of `seeded_generator`, below 2^63. Zeros at the end of a key of up to four numbers do not count.
 
     Args:
         key: as there.

@@ -237,6 +237,18 @@ def test_several_draws_of_structured_outputs_and_keyword_inputs() -> None:
     assert output["logits"].shape == output["parts"][0].shape == output["parts"][1][0].shape == (4, 3, 2)
 
 
+def test_layers_keep_their_modes() -> None:
+    """Batch normalisation that is frozen in evaluation mode must not start to change its statistics."""
+    module = net().train()
+    module[1].eval()
+    bayesian = to_bayesian(module)
+    assert [layer.training for layer in bayesian.module] == [True, False, True, True, True]
+    bayesian(torch.randn(6, 4))
+    assert int(bayesian.module[1].num_batches_tracked) == 0
+    assert bayesian.training
+    assert not to_bayesian(module.eval()).training
+
+
 def test_mean_module_is_plain_trainable_and_apart() -> None:
     bayesian, x = to_bayesian(net()).eval(), torch.randn(6, 4)
     plain = bayesian.mean_module()

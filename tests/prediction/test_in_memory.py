@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import Dataset as TorchDataset
 
 from avuc.core.errors import InputError
 from avuc.data import Dataset
 from avuc.methods import Vanilla
+from avuc.prediction import predict
 from avuc.prediction.in_memory import in_memory
 from avuc.train import TrainSettings, fit, fit_calibrated
 
@@ -51,6 +53,34 @@ def test_every_form_trains_the_network_of_the_dataset(form: str) -> None:
     )
     assert torch.equal(ours.models[0][1].weight, same.models[0][1].weight)
     assert ours.history[0]["validation_nll"] == same.history[0]["validation_nll"]
+
+
+def test_a_dataset_leaves_the_random_numbers_of_torch() -> None:
+    """An evaluation in the middle of a training loop must not change the numbers of the steps after it."""
+    examples = Subset(TensorDataset(FLOATS, LABELS), range(40))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    before = torch.get_rng_state()
+    predict(net, examples, progress=False)
+    fit(Vanilla(), net, examples, settings=SETTINGS, progress=False)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Noisy(TorchDataset[tuple[Tensor, int]]):
+    """Transforms its examples at random."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.rand(2), index
+
+
+def test_the_generator_of_a_loader_decides_the_transforms_of_its_workers() -> None:
+    reads = []
+    for _ in range(2):
+        loader = DataLoader(Noisy(), num_workers=1, generator=torch.Generator().manual_seed(3))
+        reads.append(in_memory(loader, "data").inputs)
+    assert torch.equal(*reads)
 
 
 def test_float_images_and_mappings() -> None:

@@ -255,11 +255,11 @@ def test_default_batches_are_of_bounded_size() -> None:
         def draw(self, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
             return lambda x: (seen.append(len(x)), torch.zeros(len(x), 3))[1]
 
-    for shape in ((600, 64, 64, 3), (40, 300, 300, 3), (20_000, 4)):
+    for shape in ((600, 32, 32, 3), (40, 300, 300, 3), (20_000, 4)):
         seen.clear()
         predict(Watched(), torch.zeros(shape), samples=1)
         assert sum(seen) == shape[0]
-        assert seen[0] == min(shape[0], {64: 64, 300: 32, 4: 16_384}[shape[1]])
+        assert seen[0] == min(shape[0], {32: 85, 300: 32, 4: 16_384}[shape[1]])
 
 
 def test_one_image_two_classes_many_classes() -> None:

@@ -349,6 +349,19 @@ def test_fit_refuses(train: Dataset, plain_net: Factory) -> None:
     unlabelled = Dataset(train.images[:2], torch.tensor([0, -1]), 10)
     with pytest.raises(InputError, match="a label for each"):
         fit(Vanilla(), net, unlabelled, settings=QUICK)
+    epochs: list[int] = []
+    for held_out in (unlabelled, train.subset([])):
+        with pytest.raises(InputError, match="validation needs examples, and a label for each"):
+            fit(
+                Vanilla(),
+                net,
+                train,
+                settings=QUICK,
+                validation=held_out,
+                progress=False,
+                on_epoch=lambda epoch, figures: epochs.append(epoch),
+            )
+    assert not epochs
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -175,7 +175,10 @@ class OnlyWhenEvaluated(nn.Module):
         return logits if self.training else logits.softmax(-1)
 
 
-@pytest.mark.parametrize("method", [Vanilla(), SVI(), Dropout(), Ensemble(2)], ids=lambda method: method.name)
+SEVERAL = SVI(train_draws=2)
+
+
+@pytest.mark.parametrize("method", [Vanilla(), SVI(), Dropout(), Ensemble(2), SEVERAL, Ensemble(2, SEVERAL)], ids=repr)
 def test_a_network_that_ends_in_a_softmax_is_refused_before_training(method: Method) -> None:
     def net(generator: torch.Generator) -> nn.Module:
         return nn.Sequential(nn.Linear(5, 3), nn.Softmax(-1))

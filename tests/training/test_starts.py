@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import avuc
-from avuc.bayes import to_bayesian
+from avuc.bayes import BayesianModule, to_bayesian
 from avuc.core.errors import InputError
 from avuc.methods import LLSVI, SVI, SWAG, Dropout, Ensemble, Method, Vanilla
 from avuc.train import TrainSettings, fit
@@ -95,3 +95,29 @@ def test_swag_chooses_among_epochs_with_a_posterior(option: dict[str, object]) -
     )
     assert int(fitted.models[0].count) >= 2  # type: ignore[arg-type]
     assert fitted.epochs >= 5
+
+
+def test_validation_does_not_repeat_the_random_numbers_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise proportional to the initial weights would only scale them."""
+    starts: list[Tensor] = []
+    drawn: list[Tensor] = []
+    plain = BayesianModule.noise
+
+    def make(generator: torch.Generator) -> nn.Module:
+        layer = nn.Linear(20, 32, bias=False)
+        nn.init.normal_(layer.weight, generator=generator)
+        starts.append(layer.weight.detach().flatten().clone())
+        return layer
+
+    def noise(self: BayesianModule, generator: torch.Generator | None = None) -> Tensor:
+        values = plain(self, generator)
+        if generator is not None:  # training uses the model's own
+            drawn.append(values)
+        return values
+
+    monkeypatch.setattr(BayesianModule, "noise", noise)
+    data = torch.randn(40, 20), torch.arange(40) % 32
+    fit(SVI(), make, data, validation=data, settings=TrainSettings(**QUICK), progress=False)
+    assert drawn
+    for values in drawn:
+        assert abs(float(torch.corrcoef(torch.stack([starts[0], values]))[0, 1])) < 0.2

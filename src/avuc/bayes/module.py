@@ -142,7 +142,7 @@ class BayesianModule(nn.Module):
             for name in slot.places:
                 _set_weight(module, name, None)
         self.recurrent: tuple[str, ...] = keep_apart(module)
-        self.train(module.training)
+        self.training: bool = module.training  # the layers keep their modes: some may be frozen in evaluation mode
 
     # one sample
 

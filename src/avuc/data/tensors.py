@@ -122,6 +122,11 @@ class TensorData:
 MemoryData = Dataset | TensorData
 
 
+def all_labelled(data: MemoryData) -> bool:
+    """Return whether there are examples, and none of them is `UNLABELLED`."""
+    return data.num_labelled > 0 and not bool((data.labels == UNLABELLED).any())
+
+
 def each(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
     """Return inputs with `function` applied to each tensor."""
     if isinstance(inputs, Tensor):

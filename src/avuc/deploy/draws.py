@@ -17,10 +17,11 @@ from avuc.core.errors import InputError
 from avuc.core.private_copy import deep_copy, private_copy
 from avuc.methods.dropout import MaskDraw
 from avuc.nets.trace import trace
-from avuc.posterior import Draw, NetDraw, Posterior, seeded_generator
+from avuc.posterior import Draw, NetDraw, Posterior
 from avuc.prediction.backends.backend import net_with_weights
 from avuc.prediction.backends.dropout_masks import Shapes, mask_shapes, masked_net, masks_of
 from avuc.prediction.backends.shared_trunk import is_plain_linear, sampled_layer
+from avuc.prediction.model import sample_of
 from avuc.prediction.outputs import Logits, logits_of
 
 Inputs = Tensor | Mapping[str, Tensor]
@@ -76,15 +77,6 @@ class Function(nn.Module):
 
     def forward(self, inputs: Any) -> Any:
         return self.draw(inputs)
-
-
-def sample_of(posterior: Posterior, index: int, seed: int, device: torch.device) -> Draw:
-    """Return the sample that `predict(posterior, seed=seed)` uses at this index."""
-    member = getattr(posterior, "member", None)
-    if posterior.num_draws is not None and member is not None:
-        chosen: Draw = member(index)
-        return chosen
-    return posterior.draw(seeded_generator(seed, index, device=device))
 
 
 @torch.no_grad()

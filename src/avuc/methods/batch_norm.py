@@ -94,17 +94,17 @@ def measure_statistics(net: nn.Module, weights: Mapping[str, Tensor], images: Te
     They are means over batches of the images. Each batch is spread over all images: in a batch of one class of a sorted
     dataset the variance would be too small. The network is not changed.
     """
+
+    def tracks(layer: nn.Module) -> bool:
+        return isinstance(layer, _NormBase) and layer.track_running_stats
+
+    if not any(map(tracks, net.modules())):  # before the copy, which takes time for each sample
+        return {}
     scratch = deep_copy(net).eval()
     for name, value in (*scratch.named_parameters(), *scratch.named_buffers()):
         if name in weights:
             value.copy_(weights[name])
-    layers = {
-        name: layer
-        for name, layer in scratch.named_modules()
-        if isinstance(layer, _NormBase) and layer.track_running_stats
-    }
-    if not layers:
-        return {}
+    layers: dict[str, Any] = {name: layer for name, layer in scratch.named_modules() if tracks(layer)}
     for layer in layers.values():
         layer.reset_running_stats()
         layer.momentum = None  # torch then takes the mean over batches

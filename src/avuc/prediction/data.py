@@ -94,16 +94,18 @@ def source_of(data: Any, labels: Any, inputs: Inputs | None, batch_size: int | N
     if inputs is not None and not callable(inputs):
         raise InputError(f"inputs must be a function from a batch to (input, labels), found {type(inputs).__name__}")
     if isinstance(data, Stream):
-        return _loaded(data.epoch(), inputs, labels)
+        return Loaded(data.epoch(), inputs, labels)
     if isinstance(data, TorchDataset) and not _is_plain(data):
-        return _loaded(DataLoader(data, batch_size=batch_size or DATASET_BATCH), inputs, labels)
+        # without a generator the loader takes a seed from torch's own, and changes its state
+        loader = DataLoader(data, batch_size=batch_size or DATASET_BATCH, generator=torch.Generator())
+        return Loaded(loader, inputs, labels)
     if isinstance(data, DataLoader) or (hasattr(data, "dataset") and hasattr(data, "__iter__")):
         if labels is not None and not _keeps_order(data):
             raise InputError(
                 "labels= must be in the order of the data, and this loader may change the order; let it yield "
                 "(input, labels), or pass labels=None"
             )
-        return _loaded(data, inputs, labels)
+        return Loaded(data, inputs, labels)
     if isinstance(data, Dataset):
         data = TensorDataset(data.images, data.labels)
     if isinstance(data, TensorDataset):  # a plain one
@@ -115,7 +117,7 @@ def source_of(data: Any, labels: Any, inputs: Inputs | None, batch_size: int | N
         remedy = "; pass trainer.get_test_dataloader(rows), or DataLoader(rows, batch_size=64)" if rows else ""
         raise InputError(f"data must be {ACCEPTED}; found {_described(data)}{remedy}")
     if inputs is not None:
-        return _loaded(_parts(whole, batch_size or DATASET_BATCH), inputs, labels)
+        return Loaded(_parts(whole, batch_size or DATASET_BATCH), inputs, labels)
     examples = _examples(whole, None)
     if labels is not None and examples.labels is not None:
         raise _two_labels()
@@ -134,10 +136,6 @@ def _keeps_order(loader: Any) -> bool:
     used = batches.sampler if type(batches) is BatchSampler else getattr(loader, "sampler", None)
     standard = batches is None or type(batches) is BatchSampler
     return standard and type(used) is SequentialSampler and getattr(loader, "in_order", True) is True
-
-
-def _loaded(batches: Iterable[Any], inputs: Inputs | None, labels: Any) -> Loaded:
-    return Loaded(batches, inputs, labels)
 
 
 def _two_labels() -> InputError:

@@ -156,6 +156,7 @@ def _loader_of(dataset: Any, loader: DataLoader[Any]) -> DataLoader[Any]:
         worker_init_fn=loader.worker_init_fn,
         multiprocessing_context=loader.multiprocessing_context,
         timeout=loader.timeout,
+        generator=loader.generator,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -14,7 +15,7 @@ from avuc.methods.dropout_hooks import drops_in_training
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.swag import SWAGModel
 from avuc.methods.vanilla import DeterministicPosterior
-from avuc.posterior import Posterior
+from avuc.posterior import Draw, Posterior, seeded_generator
 
 ACCEPTED = "a network (nn.Module), a list of networks (an ensemble), or a posterior with draw(generator) and num_draws"
 
@@ -41,6 +42,15 @@ def posterior_of(model: Any) -> Posterior:
     _check_count(model)
     posterior: Posterior = model
     return posterior
+
+
+def sample_of(posterior: Posterior, index: int, seed: int, device: torch.device) -> Draw:
+    """Return the sample that `predict(posterior, seed=seed)` uses at this index."""
+    member = getattr(posterior, "member", None)
+    if posterior.num_draws is not None and member is not None:
+        chosen: Draw = member(index)
+        return chosen
+    return posterior.draw(seeded_generator(seed, index, device=device))
 
 
 def takes_bytes(model: Any) -> bool:

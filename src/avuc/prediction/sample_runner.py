@@ -13,13 +13,14 @@ from torch import Tensor
 from avuc.bayes import BayesianModule
 from avuc.core.accelerators import prediction_backends
 from avuc.core.fingerprint import Fingerprint, fingerprint
-from avuc.posterior import Draw, Posterior, seeded_generator
+from avuc.posterior import Draw, Posterior
 from avuc.prediction.arguments import Arguments
 from avuc.prediction.backends.backend import Backend, BackendClass, BackendOptions
 from avuc.prediction.backends.generic import GenericBackend
 from avuc.prediction.backends.shared_trunk import SharedTrunkBackend
 from avuc.prediction.checks import batch_statistics, explanation, number_of_samples, warn_about_images, warn_about_net
 from avuc.prediction.inputs import Batch, Batches, device_of
+from avuc.prediction.model import sample_of
 from avuc.prediction.outputs import check_outputs
 from avuc.prediction.randomness import generator_states, same_states, warn_if_random
 from avuc.prediction.task import Task
@@ -237,8 +238,4 @@ class SampleRunner:
         if index == 0 and self._first is not None:
             first, self._first = self._first, None
             return first
-        member = getattr(self.posterior, "member", None)
-        if self.posterior.num_draws is not None and member is not None:
-            chosen: Draw = member(index)
-            return chosen
-        return self.posterior.draw(seeded_generator(self.seed, index, device=self.device))
+        return sample_of(self.posterior, index, self.seed, self.device)

@@ -17,10 +17,10 @@ import torch
 from avuc.calibration import Calibrator, TemperatureScaling
 from avuc.core.atomic import write_text
 from avuc.core.errors import InputError
-from avuc.data.arrays import UNLABELLED, Dataset
+from avuc.data.arrays import Dataset
 from avuc.data.digest import digest_of
 from avuc.data.stream import Stream
-from avuc.data.tensors import MemoryData
+from avuc.data.tensors import MemoryData, all_labelled
 from avuc.methods import SVI, Method, Objective, Vanilla
 from avuc.prediction.in_memory import is_loaded
 from avuc.prediction.logits import kept_logits
@@ -247,7 +247,7 @@ def _check(data: Data, validation: MemoryData | None) -> None:
             "fit_calibrated: the temperature is learned on held-out images; give them as validation "
             "(train, validation = split_dataset(data, 5000).apply(data))"
         )
-    if not validation.num_labelled or bool((validation.labels == UNLABELLED).any()):
+    if not all_labelled(validation):
         raise InputError(
             f"{validation.name}: the temperature is learned on the validation images; expected at least one, with a "
             "label for each"

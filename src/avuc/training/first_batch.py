@@ -37,23 +37,24 @@ def check_first_batch(trainers: Iterable[ModelTrainer], data: MemoryData | Strea
     for trainer in trainers:
         trainer.train_mode()
         rows = torch.arange(min(trainer.settings.batch_size, len(data)), device=data.device)
-        check_logits(trainer, trainer.batch(data, rows)[0])
+        check_logits(trainer, *trainer.batch(data, rows))
 
 
-def check_first_images(trainers: Iterable[ModelTrainer], images: Tensor) -> None:
+def check_first_images(trainers: Iterable[ModelTrainer], images: Tensor, labels: Tensor) -> None:
     """Raise if the outputs of a model for the first batch of a stream are probabilities."""
     for trainer in trainers:
-        check_logits(trainer, as_input(images[trainer.ranks.share(len(images))]))
+        share = trainer.ranks.share(len(labels))
+        check_logits(trainer, as_input(images[share]), labels[share])
 
 
-def check_logits(trainer: ModelTrainer, inputs: Any) -> None:
+def check_logits(trainer: ModelTrainer, inputs: Any, labels: Tensor) -> None:
     """Raise `InputError` if a model, in training mode, returns probabilities in place of logits.
 
     The check is that of `predict`. It runs a copy, and torch's random numbers stay as they were.
 
     Args:
         trainer: the model, which is not changed.
-        inputs: the first batch.
+        inputs, labels: the first batch.
     """
     devices = [trainer.device] if trainer.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
@@ -63,4 +64,5 @@ def check_logits(trainer: ModelTrainer, inputs: Any) -> None:
             raise
         except ValueError:  # batch normalisation of one row: this rank's share of a batch that is large enough
             return
-    check_outputs(logits, Task(), taker="fit")
+    several = logits.ndim > labels.ndim + 1  # samples
+    check_outputs(logits[0] if several else logits, Task(), taker="fit")

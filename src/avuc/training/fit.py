@@ -257,7 +257,7 @@ class Loop:
             step = EagerSteps(trainers).on_stream
             for batch in data.epoch(epoch):
                 if not self._checked:
-                    check_first_images(one_of_each_net(self.runs), batch[0])
+                    check_first_images(one_of_each_net(self.runs), *batch)
                     self._checked = True
                 yield batch, step
             return

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.core.tasks import IGNORE_INDEX
-from avuc.data.arrays import as_input, epoch_batches
+from avuc.data.arrays import as_input
 from avuc.data.augmentation import Augmentation
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.losses.euc import with_dirichlet_head
 from avuc.methods import Dropout, Method, Objective, Terms
 from avuc.methods.objective import ObjectiveLoss
-from avuc.posterior import seeded_generator
+from avuc.posterior import seed_of, seeded_generator
 from avuc.training.distributed import Ranks, global_batch_norm
 from avuc.training.freeze_trunk import freeze_trunk, untrained_modules
 from avuc.training.meters import Meters, all_uncertain, labelled_rows
@@ -27,8 +27,9 @@ from avuc.training.outputs import logits_to_train
 from avuc.training.settings import TrainSettings
 from avuc.training.start import Net, starting_net
 
-# The random streams of a model. In each epoch each stream is seeded with (seed, model, stream, epoch).
-START, ORDER, AUGMENT, NOISE, GLOBAL = range(5)
+# The random streams of a model. In each epoch each stream is seeded with (seed, model, stream, epoch). Validation needs
+# its own: sample 0 of `predict` with the same seed has the numbers of START, that is of the initial weights.
+START, ORDER, AUGMENT, NOISE, GLOBAL, VALIDATE = range(6)
 TRAPPED = 5  # epochs in a row with every prediction uncertain; trainings that went well had at most one
 
 
@@ -152,8 +153,7 @@ class ModelTrainer:
 
     def order(self, rows: int, epoch: int) -> Tensor:
         """Return the numbers of the training images in the order of an epoch."""
-        generator = seeded_generator(self.seed, self.index, ORDER, epoch)
-        return torch.cat(list(epoch_batches(rows, self.settings.batch_size, generator)))
+        return torch.randperm(rows, generator=seeded_generator(self.seed, self.index, ORDER, epoch))
 
     def global_seed(self, epoch: int) -> int:
         """Return the seed for torch's global generator, which a user's network may use."""
@@ -191,7 +191,7 @@ class ModelTrainer:
         return None if avuc is None or avuc.warming_up else float(avuc.threshold)
 
     def _seed(self, *key: int) -> int:
-        return seeded_generator(self.seed, self.index, *key).initial_seed()
+        return seed_of(self.seed, self.index, *key)
 
     # steps
 

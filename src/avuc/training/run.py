@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from avuc.core.errors import InputError
-from avuc.data.arrays import UNLABELLED, Dataset
+from avuc.data.arrays import Dataset
 from avuc.data.stream import Stream
-from avuc.data.tensors import MemoryData, TensorData
+from avuc.data.tensors import MemoryData, TensorData, all_labelled
 from avuc.methods import Method, Objective
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
-from avuc.posterior import Posterior
+from avuc.posterior import Posterior, seed_of
 from avuc.prediction.backends.features import FeatureStore
 from avuc.training.checkpoint import Checkpoint, latest, load_trainer, save, trainer_tensors
 from avuc.training.distributed import Ranks
@@ -26,7 +26,7 @@ from avuc.training.epochs import OnEpoch, figures
 from avuc.training.freeze_trunk import unfreeze
 from avuc.training.identity import Digests, digests_of, settings_of
 from avuc.training.log import Log
-from avuc.training.model_trainer import ModelTrainer
+from avuc.training.model_trainer import VALIDATE, ModelTrainer
 from avuc.training.settings import TrainSettings
 from avuc.training.start import Net
 from avuc.training.trunk_features import trunk_key
@@ -81,16 +81,14 @@ class Job:
             raise InputError(
                 "fit: keep chooses an epoch by its validation accuracy; give validation data, or keep 'last'"
             )
-        if isinstance(self.data, Dataset) and (not len(self.data) or int(self.data.labels.min()) < 0):
-            raise InputError(f"{self.data.name}: training needs images, and a label for each of them")
-        if isinstance(self.data, TensorData):
-            if not self.data.num_labelled or bool((self.data.labels == UNLABELLED).any()):
-                raise InputError(f"{self.data.name}: training needs examples, and a label for each of them")
-            if self.settings.augmentation != "crop":
-                raise InputError(
-                    f"{self.data.name}: augmentation {self.settings.augmentation!r} is for uint8 images with one label "
-                    "each; use 'crop'"
-                )
+        for use, data in (("training", self.data), ("validation", self.validation)):
+            if isinstance(data, Dataset | TensorData) and not all_labelled(data):
+                raise InputError(f"{data.name}: {use} needs examples, and a label for each of them")
+        if isinstance(self.data, TensorData) and self.settings.augmentation != "crop":
+            raise InputError(
+                f"{self.data.name}: augmentation {self.settings.augmentation!r} is for uint8 images with one label "
+                "each; use 'crop'"
+            )
         if isinstance(self.data, Stream) and self.settings.augmentation != "crop":
             raise InputError(
                 f"{self.data.files.name}: augmentation {self.settings.augmentation!r} is for images in memory; "
@@ -242,11 +240,11 @@ class Run:
     def _validate(self, data: MemoryData) -> dict[str, float]:
         for trainer in self.trainers:
             trainer.swap_average()
-        settings, features = self.job.settings, None
+        settings, features, seed = self.job.settings, None, seed_of(self.job.seed, 0, VALIDATE)
         if settings.freeze_trunk:
             trunks = tuple(trunk_key(trainer) for trainer in self.trainers)
             features = self.features.setdefault(trunks, FeatureStore())
-        result = validate(self._posterior(None), data, settings, self.job.seed, self.threshold, features)
+        result = validate(self._posterior(None), data, settings, seed, self.threshold, features)
         for trainer in self.trainers:
             trainer.swap_average()
             trainer.train_mode()

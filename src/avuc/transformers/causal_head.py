@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from avuc.core.errors import InputError
+from avuc.posterior import evaluating
 from avuc.transformers.objective import unwrapped
 
 # Attributes of a configuration that may hold a cap or a factor of the logits; `find_logits` tries them.
@@ -87,7 +88,7 @@ def find_logits(model: Any) -> Logits:
         shapes.append(inputs[0].shape)
         return (directions.to(inputs[0].dtype),)
 
-    with _evaluating(model), _hook(head, replace):
+    with evaluating(model), _hook(head, replace):
         try:
             outputs = model(input_ids=ids, labels=ids, return_dict=True, **_padding(model, ids))
         except Exception as error:  # anything that a model's own code raises
@@ -140,18 +141,6 @@ def _padding(model: Any, ids: Tensor) -> dict[str, Tensor]:
     mask = torch.ones_like(ids)
     mask[:, -1] = 0
     return {"attention_mask": mask} if "attention_mask" in inspect.signature(model.forward).parameters else {}
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch every module to eval() while the context is open, and restore its mode afterwards."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 @contextlib.contextmanager
