@@ -40,8 +40,8 @@ METHODS = ("threshold", "aps", "raps")
 # classes that the terminal shows; the JSON has all
 MOST_CLASSES = 20
 TEXT = f"""\
-Give every row a set of classes that contains the true class with a given probability, whatever the model: conformal
-prediction. It needs new rows that come from the same source as those of FILE.
+Give every row a set of classes that contains the true class with a given probability (conformal prediction). This
+works for any model, if new rows come from the same source as those of FILE.
 
 {FILES_HELP}"""
 EXAMPLES = """\
