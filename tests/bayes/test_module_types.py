@@ -1,4 +1,4 @@
-"""Every kind of module, converted, drawn, trained and saved; the table in docs/reference/bayes.md is what this test saw."""
+"""Every kind of module, converted, drawn, trained and saved; docs/reference/bayes.md has the table of what passed."""
 
 from __future__ import annotations
 

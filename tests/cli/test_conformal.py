@@ -251,7 +251,7 @@ def test_a_limit_that_is_too_low_names_one_that_is_possible(validation, capsys):
     limits = [SelectiveClassifier(risk).fit(rows) for risk in select.LIMITS]
     first = next(fitted for fitted in limits if fitted.answered_)
     assert first.risk > 0.02
-    assert f"({first.risk:g} would answer {100 * first.answered_ / len(rows):.0f} % of these rows; if you choose" in text
+    assert f"({first.risk:g} would answer {100 * first.answered_ / len(rows):.0f} % of these rows; if you" in text
     assert f"there are {len(rows)};" in text
 
 

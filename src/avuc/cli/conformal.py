@@ -163,7 +163,7 @@ def _promise(fitted: ConformalClassifier) -> str:
         where = f"after a fit on {rows:,} rows"
     return (
         f"The sets contain the true class with a probability of {100 * fitted.coverage:g} %; {where} the share is "
-        f"{100 * low:.2f} to {100 * high:.2f} % in 95 % of all cases, {source}."
+        f"between {100 * low:.2f} and {100 * high:.2f} % in 95 % of cases, {source}."
     )
 
 
