@@ -236,6 +236,15 @@ def test_several_files_are_checked_together(validation, new, moved, tmp_path, wo
     assert page.read_text(encoding="utf-8").count("<table>") == (4 if words == ["conformal"] else 1)
 
 
+def test_the_table_says_which_interval_is_expected(validation, moved, capsys):
+    """The interval of all rows need not contain their coverage, unlike that of each class."""
+    assert run("conformal", validation, "--check", moved) == 0
+    lines = capsys.readouterr().out.partition("on new rows")[2].splitlines()
+    (total,) = [line for line in lines if line.startswith("all rows")]
+    assert "expected" in total
+    assert not any("expected" in line for line in lines if line.startswith(("0 ", "1 ", "2 ", "3 ")))
+
+
 def test_few_rows_are_a_warning(tmp_path, capsys):
     np.savez(tmp_path / "few.npz", logits=overconfident(5, 0)[0], labels=overconfident(5, 0)[1])
     assert run("conformal", tmp_path / "few.npz") == 0

@@ -185,7 +185,8 @@ def _check_table(heading: str, check: CoverageCheck, fitted: ConformalClassifier
     if most is not None and len(classes) > most:
         classes = sorted(classes, key=lambda each: each.coverage)[:most]
     names = _names(fitted)
-    interval = f"{100 * check.low:.1f} … {100 * check.high:.1f} %"
+    # where the coverage of all rows should be; that of a class has an interval around what was measured
+    interval = f"expected {100 * check.low:.1f} … {100 * check.high:.1f} %"
     rows = [("all rows", f"{check.rows:,}", f"{100 * check.coverage:.1f} %", interval, f"{check.mean_size:.2f}")]
     rows += [
         (
@@ -213,7 +214,7 @@ def _files_table(checks: Sequence[tuple[str, CoverageCheck]]) -> Titled:
         )
         for path, check in checks
     ]
-    head = ("file", "rows", "coverage", "95 % interval", "classes per set", "drift")
+    head = ("file", "rows", "coverage", "expected (95 %)", "classes per set", "drift")
     return "Coverage and set size of each file", head, rows
 
 
