@@ -1,4 +1,4 @@
-"""Networks that are no CIFAR ResNets: a training step and a draw of a posterior, beside the deterministic network.
+"""Networks other than CIFAR ResNets: training step and sample of a posterior, compared with the deterministic network.
 
     python benchmarks/bench_any_net.py [--only resnet50] [--profile] [--device cpu] [--json OUT]
 

@@ -1,4 +1,4 @@
-"""A variational ResNet-20 on two CPU cores, beside bayesian-torch 0.5.0: time of a training step, memory.
+"""A variational ResNet-20 on two CPU cores, compared with bayesian-torch 0.5.0: time of a training step, memory.
 
     pip install --no-deps bayesian-torch==0.5.0
     python benchmarks/bench_bayes_cpu.py [--threads 2] [--batch 32] [--repeats 9]

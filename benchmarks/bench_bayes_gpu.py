@@ -1,4 +1,4 @@
-"""A variational ResNet-20 on a GPU, beside bayesian-torch 0.5.0 and beside the deterministic network.
+"""A variational ResNet-20 on a GPU, compared with bayesian-torch 0.5.0 and with the deterministic network.
 
     pip install --no-deps bayesian-torch==0.5.0
     python benchmarks/bench_bayes_gpu.py [--device cuda] [--only train|predict] [--quick] [--json OUT]

@@ -1,4 +1,4 @@
-"""`import avuc` with every public name loaded, beside `import torch`: each in a fresh interpreter, taking turns.
+"""`import avuc` with every public name loaded, compared with `import torch`: each in a fresh interpreter, in turns.
 
 python benchmarks/bench_import.py
 """

@@ -1,4 +1,4 @@
-"""`linear_avuc` from hidden states to loss and gradients, beside what else computes cross-entropy without all logits.
+"""`linear_avuc` from hidden states to loss and gradients, and other ways to a cross-entropy without all logits.
 
     python benchmarks/bench_linear_avuc.py                       # the GPU part if there is a GPU, and the CPU part
     python benchmarks/bench_linear_avuc.py --device cpu

@@ -1,4 +1,4 @@
-"""Forward + backward of the AvUC loss beside cross-entropy and beside the ways people compute AvUC today.
+"""Forward and backward pass of the AvUC loss, compared with cross-entropy and with other implementations of AvUC.
 
     python benchmarks/bench_losses.py [--device cuda] [--threads 1]
 

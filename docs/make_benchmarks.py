@@ -79,7 +79,7 @@ def linear(name: str, run: dict[str, Any]) -> str:
     date = run.get("date", "not recorded")
     about = f"| | |\n|---|---|\n| date | {date} |\n| machine | {run['gpu_device']} |\n| versions | {versions} |\n"
     link = "[`linear_avuc` in detail](reference/linear-losses.md)"
-    text = f"Time, and memory beside inputs and gradients, for tokens × words × width ({link}). "
+    text = f"Time, and memory in addition to inputs and gradients, for tokens × words × width ({link}). "
     text += "Steps are started one after another, as in training; from idle, a step begins with an idle GPU."
     return f"## {name}\n\n{purpose('bench_linear_avuc')}\n\n{about}\n{text}\n\n" + "\n".join(lines) + "\n"
 

@@ -179,7 +179,7 @@ def test_the_design_page_names_every_room() -> None:
         ("reference/recipes.md", "study.recipe.config.Recipe"),
         ("reference/recipes.md", "study.recipe.config.MethodConfig"),
         ("reference/recipes.md", "study.recipe.sections.StudySettings"),
-        ("guide/training.md", "training.settings.TrainSettings"),
+        ("reference/training.md", "training.settings.TrainSettings"),
     ],
 )
 def test_the_pages_name_every_setting(page: str, name: str) -> None:

@@ -1,8 +1,8 @@
 """In Lightning, AvUC is an attribute of the module and one callback.
 
 `AvUCCallback` finds the `AvUCLoss` in your LightningModule, ends its epochs, and logs its threshold and four
-quadrants. Right and certain predictions (AC) become more, all others fewer: the network learns its training digits by
-heart. The warm-up epochs, in which the threshold is learned, have no quadrants yet.
+quadrants. The share of right and certain predictions (AC) grows and all others shrink, because the network memorises
+its training digits. The warm-up epochs, in which the threshold is learned, have no quadrants yet.
 
 Topic: Train
 Picture: Shares of the four quadrants AC, AU, IC and IU of the training predictions by epoch after the warm-up.

@@ -3,7 +3,7 @@
 `AvUCLoss` is added to the cross-entropy, and `epoch_end` tells it that an epoch is over. In the warm-up epochs it
 learns which entropy separates right from wrong training predictions; then it pushes right ones below it and wrong ones
 above. Whether that helps depends on the data, so compare pairs of seeds: on these noisy digits NLL falls a little, and
-UCE rises a little. This is the fifth setting that was tried; the effect was small in all of them.
+UCE rises a little. We tried five settings, and the effect was small in all of them.
 
 Topic: Train
 Picture: NLL, ECE and UCE of five seeds without and with AvUC, one line per seed; NLL falls slightly, UCE rises.

@@ -1,8 +1,8 @@
 """In Transformers, `AvUCTrainer` replaces `Trainer`, and the metrics come with it.
 
-A small BERT, untrained, learns which package of Python's standard library a sentence of its documentation comes from.
+A small BERT learns from scratch which package of Python's standard library a sentence of the documentation describes.
 `AvUCTrainer` adds AvUC to the cross-entropy; `compute_metrics` reports calibration with every evaluation. The model
-has seen 1,200 sentences only, and the diagram shows how far its confidence can be trusted. One run, one seed.
+has seen only 1,200 sentences, and the diagram shows how far its confidence can be trusted. One run, one seed.
 
 Topic: Train
 Picture: Reliability diagram of a small BERT on held-out sentences of Python's documentation.

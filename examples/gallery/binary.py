@@ -1,8 +1,8 @@
 """One score per row is enough for a binary classifier.
 
 Naive Bayes counts the same evidence many times, so its probabilities for breast tumours are far too close to 0 and 1.
-`TemperatureScaling` takes its logits as they are, (N,), and learns one number from held-out patients. No tumour
-changes its class, only the confidence does.
+`TemperatureScaling` takes its logits as they are, (N,), and learns one number from held-out patients. No
+predicted class changes, only the confidence.
 
 Topic: Calibrate
 Picture: Histogram of the probabilities before and after scaling; before, nearly all are close to 0 or 1.

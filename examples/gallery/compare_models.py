@@ -3,7 +3,7 @@
 Both models are judged on the same 1,197 digits, so hard digits are hard for both. `paired_intervals` resamples rows
 and takes the difference each time. The separate intervals of the two models overlap for some metrics, although the
 interval of the difference does not contain 0. This says nothing about other training runs: for that, train several
-seeds. The pair was chosen for that: a forest and a logistic regression differ too much.
+seeds. We chose a pair that shows the effect; a forest and a logistic regression differ too much.
 
 Topic: Measure
 Picture: Metrics of two models with separate intervals on the left, and intervals of their differences with 0 on the

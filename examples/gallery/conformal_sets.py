@@ -1,6 +1,6 @@
 """Instead of one guess, answer with a set that contains the truth 95 times out of 100.
 
-A conformal classifier needs only held-out rows, whatever the model. Where the model is sure, the set has one digit;
+A conformal classifier works for any model and needs only held-out rows. Where the model is sure, the set has one digit;
 where it is not, the set has several, and you see which ones. Some of the surest digits get an empty set by chance, so
 that the coverage is 95 % and not more; `allow_empty=False` prevents that. The promise is for the average over all new
 digits, not for every single one. The picture shows the least certain ones.

@@ -1,8 +1,8 @@
 """In segmentation, the entropy of each pixel shows where to look again.
 
-Four digits stand in each picture, and a network says for each pixel whether it is paper or which digit it belongs to.
-Unclear pixels at the edge of the ink have the label −100 and are ignored. `to_map` puts any value of the pixels back
-in its place: mistakes lie where the entropy is high. Network and training were chosen by test accuracy, and a
+Each picture has four digits, and a network says for each pixel whether it is paper or which digit it belongs to.
+Unclear pixels at the edge of the ink have the label −100 and are ignored. `to_map` arranges any value of the pixels as
+a map again: mistakes lie where the entropy is high. Network and training were chosen by test accuracy, and a
 temperature from other digits made ECE worse here.
 
 Topic: Measure

@@ -2,7 +2,7 @@
 
 The first model always answers with the frequencies of the classes. Its confidence is right on average, so its ECE is
 nearly 0, but it cannot tell a benign tumour from a malignant one. NLL and the Brier score are proper scores and see
-the difference, and AURC shows that its confidence does not rank its mistakes. Report them beside ECE.
+the difference, and AURC shows that its confidence does not rank its mistakes. Report them with ECE.
 
 Topic: Measure
 Picture: Bars of five metrics for a constant model and a real one; only ECE prefers the constant one.

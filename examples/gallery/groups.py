@@ -1,4 +1,4 @@
-"""The calibration error of the average can sit in one group.
+"""Most of the calibration error can come from one group.
 
 Tumours are grouped by their mean radius, which the doctor knows before asking the model. Naive Bayes is judged within
 each group, with intervals. It is too sure everywhere, but most of the calibration error is in the third quarter:

@@ -1,8 +1,8 @@
 """The prediction tells you itself whether it has enough posterior samples.
 
 More samples bring the mean closer to its limit, with an error that falls as one over the square root of their number.
-`predictions.monte_carlo_error` estimates this error from the samples, without a long reference run: of each digit's
-most uncertain class. The dashed line is the distance from 1,000 other samples. Stop when the error is small beside the
+`predictions.monte_carlo_error` estimates this error from the samples alone, for the most uncertain class of each
+digit. The dashed line is the distance from 1,000 other samples. Stop when the error is small compared with the
 differences that you care about.
 
 Topic: Posteriors

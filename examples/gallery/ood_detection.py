@@ -1,6 +1,6 @@
 """Mutual information can detect strange inputs better than entropy.
 
-Five networks learn digits. Then they see pieces of photographs and digits turned upside down, which they never met.
+Five networks learn digits. Then they see parts of photographs and digits upside down, which are new to them.
 Entropy is high if the mean prediction is unsure; mutual information is high if the five networks disagree. Here the
 second separates both sets better (AUROC: 0.5 is chance, 1 is perfect). This is one ensemble; on other data measure
 both.

@@ -1,8 +1,8 @@
 """Your own calibrator is any object with `transform`, and works wherever avuc takes one.
 
-The calibrator below learns one bias for each class, for a model that was trained on other class frequencies than those
-of its use. Most of the training digits 0 to 4 are left out here, so the model says 5 to 9 too often. A temperature
-halves the ECE and leaves the error of the classes as it was; a bias halves it, and class-wise ECE shows that.
+The calibrator below learns one bias for each class. This helps a model whose training data had other class
+frequencies. Most of the training digits 0 to 4 are left out here, so the model says 5 to 9 too often. A temperature
+halves the ECE and leaves the class-wise ECE as it was; a bias halves the class-wise ECE.
 
 Topic: Extend
 Picture: Mean probability of each digit minus its true share, as trained and with each calibrator.

@@ -1,7 +1,7 @@
 """Your own method says how to build, train and sample; the rest comes with the library.
 
 The method below adds noise to the image, in training and in each posterior sample; `fit` and `predict` do the rest.
-With a line in `METHODS` recipes can name it, too. One seed each: the picture shows that it works, not that it helps.
+With a line in `METHODS`, recipes can name it, too. One seed each: the picture shows that it works, not that it helps.
 
 Topic: Extend
 Picture: Reliability of a plain network and of the method with noisy images, on test digits with noise.

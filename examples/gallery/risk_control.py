@@ -1,8 +1,8 @@
-"""Choose the error rate of the answers before you see the future.
+"""Set a limit on the error rate of future answers.
 
 `SelectiveClassifier(risk=0.05)` learns from held-out digits above which confidence it may answer, so that with 95 %
 probability at most 5 % of all future answers are wrong. The test is exact and cautious: the error rates that come out
-are below the limit. For a smaller risk fewer digits are answered, and with 748 held-out digits none at 3 %. One split
+are below the limit. For a smaller risk, fewer digits are answered; with 748 held-out digits, none at 3 %. One split
 is shown.
 
 Topic: Select and guarantee

@@ -1,9 +1,9 @@
 """Temperature scaling and AvU temperature scaling calibrate different things.
 
-Temperature scaling takes the T of the largest likelihood. AvUTS adds the AvUC loss, which looks at the entropy, so it
-is meant for readers of uncertainties (UCE). Each line is one of eight networks, trained on 50 to 400 digits for 20 or
+Temperature scaling takes the T of the largest likelihood. AvUTS adds the AvUC loss, which looks at the entropy, so use
+it if you read uncertainties (UCE). Each line is one of eight networks, trained on 50 to 400 digits for 20 or
 200 steps; both calibrators are fitted on 400 digits and judged on 997 others. Look at the spread: neither wins
-everywhere. Eight networks replaced one on which temperature scaling was better in both.
+everywhere. We first tried one network, on which temperature scaling was better in both.
 
 Topic: Calibrate
 Picture: ECE and UCE of eight networks as trained, after temperature scaling and after AvUTS, one line per network.

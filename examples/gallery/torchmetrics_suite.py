@@ -1,8 +1,8 @@
-"""Watch calibration during training: accuracy settles early, the calibration of noisy digits gets worse and worse.
+"""Watch calibration during training: accuracy settles early, but the calibration of noisy digits keeps getting worse.
 
 `CalibrationSuite` is one torchmetrics metric with fifteen values, and is updated batch by batch like any other.
 Accuracy on noisy digits stops improving after a few epochs, but the network becomes surer with each epoch, so NLL and
-ECE rise. An early stop by accuracy would not see it. One run with one seed is shown.
+ECE rise. Early stopping on accuracy would miss this. One run with one seed is shown.
 
 Topic: Measure
 Picture: Accuracy, NLL and ECE by epoch on clean and on noisy digits; ECE of noisy digits rises while accuracy stays.

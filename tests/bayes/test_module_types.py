@@ -1,4 +1,4 @@
-"""Every kind of module, converted, drawn, trained and saved; the table in docs/guide/bayes.md is what this test saw."""
+"""Every kind of module, converted, drawn, trained and saved; docs/reference/bayes.md has the table of what passed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from avuc.bayes import BayesianModule, to_bayesian
 from avuc.nets import resnet20
 
-DOC = Path(__file__).parents[2] / "docs" / "guide" / "bayes.md"
+DOC = Path(__file__).parents[2] / "docs" / "reference" / "bayes.md"
 BEGIN, END = "<!-- module types: begin -->", "<!-- module types: end -->"
 
 

@@ -166,7 +166,7 @@ def test_the_command_modules_need_no_torch():
     where = str(avuc.__path__[0])
     done = subprocess.run([sys.executable, "-c", code, where], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("(No such file or directory); check the file and its rights\n") == 9
+    assert done.stderr.count("(No such file or directory); check the path and permissions\n") == 9
 
 
 @pytest.mark.parametrize(

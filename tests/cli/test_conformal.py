@@ -236,6 +236,15 @@ def test_several_files_are_checked_together(validation, new, moved, tmp_path, wo
     assert page.read_text(encoding="utf-8").count("<table>") == (4 if words == ["conformal"] else 1)
 
 
+def test_the_table_says_which_interval_is_expected(validation, moved, capsys):
+    """The interval of all rows need not contain their coverage, unlike that of each class."""
+    assert run("conformal", validation, "--check", moved) == 0
+    lines = capsys.readouterr().out.partition("on new rows")[2].splitlines()
+    (total,) = [line for line in lines if line.startswith("all rows")]
+    assert "expected" in total
+    assert not any("expected" in line for line in lines if line.startswith(("0 ", "1 ", "2 ", "3 ")))
+
+
 def test_few_rows_are_a_warning(tmp_path, capsys):
     np.savez(tmp_path / "few.npz", logits=overconfident(5, 0)[0], labels=overconfident(5, 0)[1])
     assert run("conformal", tmp_path / "few.npz") == 0
@@ -251,8 +260,8 @@ def test_a_limit_that_is_too_low_names_one_that_is_possible(validation, capsys):
     limits = [SelectiveClassifier(risk).fit(rows) for risk in select.LIMITS]
     first = next(fitted for fitted in limits if fitted.answered_)
     assert first.risk > 0.02
-    assert f"({first.risk:g} would answer {100 * first.answered_ / len(rows):.0f} % of these rows; fit" in text
-    assert f"there are {len(rows)})" in text
+    assert f"({first.risk:g} would answer {100 * first.answered_ / len(rows):.0f} % of these rows; if you" in text
+    assert f"there are {len(rows)};" in text
 
 
 def test_a_rare_class_with_low_coverage_is_a_warning(tmp_path, capsys):

@@ -215,15 +215,15 @@ def test_drift_raises_the_alarm_and_new_rows_of_the_same_kind_do_not(digits: Pre
     same = conformal.check(digits.probs[half:], digits.labels[half:])
     assert not same.drift
     assert same.low <= same.coverage <= same.high
-    assert "inside" in same.sentence
+    assert "as expected" in same.sentence
     # rows with wrong labels
     moved = conformal.check(digits.probs[half:], (digits.labels[half:] + 1) % 10)
     assert moved.drift
     assert moved.coverage < moved.low
-    assert "below" in moved.sentence
+    assert "less than expected" in moved.sentence
     easy = conformal.check(digits.probs[half:], digits.probs[half:].argmax(1))
     assert easy.drift
-    assert "above" in easy.sentence
+    assert "more than expected" in easy.sentence
     assert json.loads(json.dumps(easy.as_json(), allow_nan=False))["drift"] is True
     assert "drift=True" in repr(easy)
     assert "<table>" in easy._repr_html_()

@@ -113,7 +113,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, crops: Any, monkeypatch: py
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("avuc.data.npz.open_regular", denied)
-    with pytest.raises(InputError, match=r"a\.npz: cannot be read \(Permission denied\); check the file"):
+    with pytest.raises(InputError, match=r"a\.npz: cannot be read \(Permission denied\); check the path"):
         load_dataset("npz", path)
 
 

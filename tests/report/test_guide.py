@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("page", ["guide/report", "reference/study-files"])
+@pytest.mark.parametrize("page", ["reference/report", "reference/study-files"])
 def test_code_for_a_finished_study(
     page: str,
     guide_code: Callable[[str, str], str],
@@ -22,7 +22,7 @@ def test_code_for_a_finished_study(
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     exec(compile(guide_code(page, "needs a finished study"), page, "exec"), namespace)
-    if page == "guide/report":
+    if page == "reference/report":
         assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")
         assert len(namespace["results"].names) == capsys.readouterr().out.count(".")
     else:

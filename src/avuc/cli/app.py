@@ -61,7 +61,7 @@ examples:
   avuc calibrate validation.npz --method temperature --out cal.json --apply test.npz --to test-calibrated.npz
   avuc apply cal.json other.npz --to other-calibrated.npz
   avuc conformal validation.npz --coverage 0.9 --apply test.npz --to sets.csv
-  avuc select validation.npz --risk 0.02 --apply test.npz --to answers.csv
+  avuc select validation.npz --risk 0.1 --apply test.npz --to answers.csv
   avuc train recipe.toml --out run
   avuc study demo --out study
   avuc report study

@@ -39,9 +39,9 @@ The saved calibrator is fitted on all rows. The metrics before and after come fr
 into --folds parts, and each part is calibrated by a fit on the other parts. If these metrics are worse than without
 a calibrator, it is rejected and the scores stay unchanged; --keep-worse keeps it.
 
-Pixels of one image and tokens of one sentence are not independent, nor are rows of one patient. Dense scores keep
-images and sentences apart, and --group names them in other files: then these are held out as a whole, and the
-intervals count them instead of rows.
+Pixels of one image, tokens of one sentence and rows of one patient are not independent. For dense scores, the unit is
+therefore the image or the sentence; in other files, --group names the column with the unit. Units are held out as a
+whole, and the intervals count units instead of rows.
 
 {FILE_HELP}"""
 EXAMPLES = """\

@@ -40,8 +40,8 @@ METHODS = ("threshold", "aps", "raps")
 # classes that the terminal shows; the JSON has all
 MOST_CLASSES = 20
 TEXT = f"""\
-Give every row a set of classes that contains the true class with a given probability, whatever the model: conformal
-prediction. It needs new rows that come from the same source as those of FILE.
+Give every row a set of classes that contains the true class with a given probability (conformal prediction). This
+works for any model, if new rows come from the same source as those of FILE.
 
 {FILES_HELP}"""
 EXAMPLES = """\
@@ -163,7 +163,7 @@ def _promise(fitted: ConformalClassifier) -> str:
         where = f"after a fit on {rows:,} rows"
     return (
         f"The sets contain the true class with a probability of {100 * fitted.coverage:g} %; {where} the share is "
-        f"{100 * low:.2f} to {100 * high:.2f} % in 95 % of all cases, {source}."
+        f"between {100 * low:.2f} and {100 * high:.2f} % in 95 % of cases, {source}."
     )
 
 
@@ -185,7 +185,8 @@ def _check_table(heading: str, check: CoverageCheck, fitted: ConformalClassifier
     if most is not None and len(classes) > most:
         classes = sorted(classes, key=lambda each: each.coverage)[:most]
     names = _names(fitted)
-    interval = f"{100 * check.low:.1f} … {100 * check.high:.1f} %"
+    # where the coverage of all rows should be; that of a class has an interval around what was measured
+    interval = f"expected {100 * check.low:.1f} … {100 * check.high:.1f} %"
     rows = [("all rows", f"{check.rows:,}", f"{100 * check.coverage:.1f} %", interval, f"{check.mean_size:.2f}")]
     rows += [
         (
@@ -213,7 +214,7 @@ def _files_table(checks: Sequence[tuple[str, CoverageCheck]]) -> Titled:
         )
         for path, check in checks
     ]
-    head = ("file", "rows", "coverage", "95 % interval", "classes per set", "drift")
+    head = ("file", "rows", "coverage", "expected (95 %)", "classes per set", "drift")
     return "Coverage and set size of each file", head, rows
 
 

@@ -79,5 +79,6 @@ class Console:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap without breaking words: a broken path could not be copied."""
-    return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+    """Wrap without breaking words, because a broken path could not be copied, and keep a number with its %."""
+    lines = textwrap.wrap(text.replace(" %", "\u00a0%"), width, break_on_hyphens=False, break_long_words=False)
+    return [line.replace("\u00a0%", " %") for line in lines]

@@ -35,11 +35,11 @@ LEAST_ROWS = 20
 FILES_HELP = """\
 FILE has labelled predictions that the model was not trained or calibrated on, in any format of avuc evaluate; or it is
 a .json that --out wrote. The figures come from held-out rows: a fit on a random half of FILE, checked on the other
-half. What is saved and applied is fitted on all rows.
+half. The fit that is saved and applied uses all rows.
 
-Pixels of one image and tokens of one sentence are not independent, nor are rows of one patient. Dense scores,
-(N, C, *spatial) or (N, T, C), keep images and sentences apart, and --group names them in other files: then
-thresholds, halves, tests and intervals count these instead of rows."""
+Pixels of one image, tokens of one sentence and rows of one patient are not independent. For dense scores,
+(N, C, *spatial) or (N, T, C), the unit is therefore the image or the sentence; in other files, --group names the
+column with the unit. Thresholds, halves, tests and intervals then count units instead of rows."""
 
 
 def share(text: str) -> float:

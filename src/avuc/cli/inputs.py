@@ -30,7 +30,7 @@ FORMATS = ("npz", "npy", "safetensors", "parquet", "csv", "tsv")
 MOST_BINS = 1000
 FILE_HELP = """\
 FILE is .npz, .npy, .safetensors, .parquet, .csv or .tsv. It contains scores named logits, probs, predictions or
-scores, of shape (N, C), or (S, N, C) for S Monte Carlo draws, and labels named labels, y, targets or ground_truth.
+scores, of shape (N, C), or (S, N, C) for S posterior samples, and labels named labels, y, targets or ground_truth.
 Binary scores are one number per row, (N,); dense scores are (N, C, H, W) with labels (N, H, W). The labels of
 logits.npy are in labels.npy in the same folder. A table has one column per class (logits_0, logits_1, … or prob_cat,
 prob_dog, …) or one list column, and a label column. If it is unclear which columns are the scores, the command asks
@@ -50,7 +50,7 @@ def add_content_options(parser: Parser, *, labels: bool = True) -> None:
     group.add_argument(
         "--format",
         choices=FORMATS,
-        help="format of standard input (default: found by its first bytes)",
+        help="format of standard input (default: detected from its first bytes)",
     )
     group.add_argument(
         "--kind",

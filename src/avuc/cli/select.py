@@ -41,13 +41,13 @@ LIMITS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 TEXT = f"""\
 Answer only the rows where the model is sure enough that at most a given share of the answers is wrong, with 95 %
 probability. It needs independent rows, images or groups, and new ones that come from the same source as those of FILE;
-the model need not be calibrated. Of images, sentences and groups every one counts the same, however many rows it has.
+the model need not be calibrated. Each image, sentence or group counts the same, however many rows it has.
 
 {FILES_HELP}"""
 EXAMPLES = """\
 examples:
-  avuc select validation.npz --risk 0.02 --apply test.npz --to answers.csv
-  avuc select validation.npz --risk 0.05 --score entropy --out select.json
+  avuc select validation.npz --risk 0.1 --apply test.npz --to answers.csv
+  avuc select validation.npz --risk 0.2 --score entropy --out select.json
   avuc select select.json --check new.npz --json -"""
 
 
@@ -86,8 +86,8 @@ def run(args: Namespace) -> int:
     if not fitted.answered_:
         what, count = ("rows", fitted.rows_) if fitted.images_ is None else ("images or groups", fitted.images_)
         warnings.append(
-            f"no row can be answered with an error rate of at most {fitted.risk:g}: give more {what} (at least "
-            f"{fitted.least_rows:,} if all answers are right, and more with mistakes; there are {count:,}), a higher "
+            f"no row can be answered with an error rate of at most {fitted.risk:g}: use more {what} (there are "
+            f"{count:,}; at least {fitted.least_rows:,} are needed, and more if some answers are wrong), a higher "
             f"--risk{possible}, or a better model"
         )
     result = _answers_job(args, console, fitted, document, lines) if args.apply else None
@@ -123,7 +123,9 @@ def _possible(classifier: SelectiveClassifier, file: ScoreFile, groups: Any) -> 
         if fitted.answered_:
             share = f"{100 * fitted.answered_ / fitted.rows_:.0f} %"
             # the promise holds for a limit that does not depend on the rows
-            return f" ({risk:g} would answer {share} of these rows; fit a limit that you choose by this on other rows)"
+            return (
+                f" ({risk:g} would answer {share} of these rows; if you choose it for this reason, fit on other rows)"
+            )
     return ""
 
 

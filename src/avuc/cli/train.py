@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 TEXT = """\
 Train one model from a recipe: a TOML file with the tables [data], [net], [method], [objective] and [train].
 
-Without [method] and [objective] the default is trained: the best single model of our studies (docs/guide/training.md).
-It is a network, a posterior around it, and a temperature learned on the validation images. The default takes only
-epochs and flip from [train]; set flip = false if a mirrored image means something else (digits, text).
+Without [method] and [objective] the default is trained: the best method of our study cifar10-best
+(docs/guide/training.md). It is a network, a posterior around it, and a temperature learned on the validation images. It
+takes only epochs and flip from [train]; set flip = false if a mirrored image means something else (digits, text).
 
   [data]       name = "mnist5k" (or a path), validation = 500 (images held out of the training set), other options
   [net]        name = "small_cnn", and its options

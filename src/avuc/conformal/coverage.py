@@ -74,14 +74,15 @@ class CoverageCheck(Displayed):
     @property
     def sentence(self) -> str:
         """What the check found, in one or two sentences."""
-        where = f"{100 * self.low:.2f} to {100 * self.high:.2f} %, its {100 * self.level:g} % interval"
+        interval = f"({100 * self.level:g} % interval: {100 * self.low:.2f} to {100 * self.high:.2f} %)"
         of = "" if self.images is None else f" of {self.images:,} images or groups, each of which counts the same,"
         summary = f"The sets of {100 * self.coverage:.2f} % of {self.rows:,} rows{of} contain the true class"
         if not self.drift:
-            return f"{summary}, inside {where}."
-        side = "below" if self.coverage < self.low else "above"
+            return f"{summary}, as expected {interval}."
+        side = "less" if self.coverage < self.low else "more"
         return (
-            f"{summary}, {side} {where}. Drift: these rows differ from those of the fit; fit again on rows like these."
+            f"{summary}, {side} than expected {interval}. Drift: these rows differ from those of the fit; fit again on "
+            "rows like these."
         )
 
     def as_json(self) -> dict[str, Any]:

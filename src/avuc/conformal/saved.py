@@ -117,7 +117,7 @@ class Saved(ABC):
         try:
             return cls.from_json(read_text(path))
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); check the file and its rights") from error
+            raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and permissions") from error
         except ValueError as error:  # InputError and undecodable bytes
             raise InputError(f"{path}: {error}") from error
 

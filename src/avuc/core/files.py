@@ -21,7 +21,7 @@ def check_regular(path: str | Path) -> os.stat_result:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the file and its rights") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and permissions") from error
     return _regular(path, status)
 
 

@@ -112,7 +112,7 @@ def map_array(path: str | Path) -> Array:
             order: Any = "F" if fortran_order else "C"
             return np.memmap(file, dtype, "c", length, shape, order)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the file and its rights") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and permissions") from error
 
 
 def _parsed_header(stream: IO[bytes], path: str | Path, what: str) -> NpyHeader:

@@ -51,7 +51,7 @@ def existing_path(root: str | Path) -> Path:
         raise InputError(f"{path}: no such file or folder; check the name") from error
     except (OSError, ValueError) as error:  # no permission, a loop of links, a name too long or with a zero byte
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read ({reason}); check the name and its rights") from error
+        raise InputError(f"{path}: cannot be read ({reason}); check the path and permissions") from error
     return path
 
 
@@ -136,7 +136,7 @@ def folder_listing(folder: Path, limit: int = 6) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be read ({error.strerror}); check the file and its rights")
+    return InputError(f"{path}: cannot be read ({error.strerror}); check the path and permissions")
 
 
 # names of version 0.1.0

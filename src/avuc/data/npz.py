@@ -142,7 +142,7 @@ def _read_npz(path: Path, split: str, *, has_one_set: bool, max_gb: float) -> tu
         raise
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read ({error.strerror or error}); check the file and its rights"
+            f"{path}: cannot be read ({error.strerror or error}); check the path and permissions"
         ) from error
     except BAD_ARCHIVE as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__

@@ -215,10 +215,13 @@ def verdict(result: EvaluationResult) -> list[str]:
     accuracy, confidence = result.metrics["accuracy"], result.confidence
     stated, right = distinct(confidence, accuracy)
     both = f"it says {stated} and is right {right} of the time"
-    if abs(confidence - accuracy) <= max(gap_by_chance(result), 0.005):
-        lines, ece = [f"On average, confidence matches accuracy: {both}."], result.metrics["ece"]
+    gap = abs(confidence - accuracy)
+    if gap <= max(gap_by_chance(result), 0.005):
+        matches = "On average, confidence matches accuracy"
+        what = matches if gap <= 0.005 else "Confidence and accuracy do not differ significantly"
+        lines, ece = [f"{what}: {both}."], result.metrics["ece"]
         if ece > 0.03 and ece_may_be_chance(result):
-            lines.append(f"An ECE of {ece:.2f} may be chance: calibrated models have it, too, on so few rows.")
+            lines.append(f"An ECE of {ece:.2f} may be chance: on so few rows, calibrated models have one, too.")
         elif ece > 0.03:
             wrong = f"However, single confidences are wrong by {percent(ece)} on average"
             lines.append(f"{wrong}: some are too high, others too low.")

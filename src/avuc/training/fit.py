@@ -117,7 +117,7 @@ def fit_many(
     """Train several jobs and return their results. Each job ends as it would have ended alone.
 
     Jobs with the same data and settings take their steps together, on a GPU as one CUDA graph. With a frozen trunk and
-    no augmentation they take them on its features (docs/guide/training.md). Jobs that differ in data
+    no augmentation they take them on its features (docs/reference/training.md). Jobs that differ in data
     or settings are trained one after the other.
 
     Args:

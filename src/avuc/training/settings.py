@@ -68,7 +68,7 @@ class TrainSettings:
         checkpoint_every, checkpoint_seconds: write a checkpoint after at least this many epochs and seconds (1 and 0:
             after every epoch). The last checkpoint is always written.
         tensorboard: also write a TensorBoard log.
-        sync_batch_norm, rank_noise: used with several ranks only; see docs/guide/training.md.
+        sync_batch_norm, rank_noise: used with several ranks only; see docs/reference/training.md.
 
     >>> settings = TrainSettings()
     >>> [round(settings.rate(epoch) / settings.learning_rate, 4) for epoch in (0, 79, 80, 120, 160, 180)]

@@ -58,7 +58,7 @@ def load_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
             ) from error
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         known = did_you_mean(source, recipe_names())
-        raise InputError(f"{source}: no recipe can be read here ({reason}); {known}, or give a .toml file") from error
+        raise InputError(f"{source}: this recipe cannot be read ({reason}); {known}, or give a .toml file") from error
     recipe = parse_recipe(text, source, changes, notify=to_stderr)
     return replace(recipe, code_folder=str(Path(source).resolve().parent))
 
