@@ -7,8 +7,8 @@ class of rank j has the score
     aps         p_(1) + … + p_(j) − U p_(j)                        Romano et al. 2020, https://arxiv.org/abs/2006.02544
     raps        the same + penalty · max(0, j − k_reg)             Angelopoulos et al. 2021, https://arxiv.org/abs/2009.14193
 
-U is one number per row: uniform in [0, 1), or 0 without randomisation. The sum is computed as 1 − (p_(j+1) + …), and U is
-multiplied by at least `LEAST`: a sum of the largest ones is 1 only up to the rounding of its type, which alone would
+U is one number per row: uniform in [0, 1), or 0 without randomisation. The sum is computed as 1 − (p_(j+1) + …), and U
+is multiplied by at least `LEAST`: a sum of the largest ones is 1 only up to the rounding of its type, which alone would
 decide about classes of probability 0, as votes have them.
 
 Scores grow with the rank j, so a set with one threshold for all classes has the classes of the first ranks of a row.
