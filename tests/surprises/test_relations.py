@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from avuc import losses, metrics
-from avuc.calibration import CALIBRATORS
+from avuc.calibration import CALIBRATORS, AutoCalibrator, TemperatureScaling, check_calibrator
 from avuc.conformal import ConformalClassifier
 from avuc.conformal.scores import METHODS
+from avuc.predictions import Predictions
 
 METRICS = {**metrics.METRICS, **metrics.MORE_METRICS}
 # their definitions depend on the number of rows
@@ -120,3 +121,31 @@ def test_losses(name: str) -> None:
     same([samples, of_samples.sum(0)], [value, gradient])
     dense = scores.reshape(4, -1, CLASSES).movedim(-1, 1)
     same(value_and_gradient(dense, classes.reshape(4, -1))[0], value)
+
+
+def fitted_probabilities(kind: type, logits: np.ndarray, labels: np.ndarray) -> Any:
+    return kind().fit(logits, labels).predict_proba(logits)
+
+
+DEFAULT_DEVICE: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
+    "intervals": lambda z, y: metrics.intervals(Predictions.from_logits(z, y), replicates=20),
+    "more intervals": lambda z, y: [
+        metrics.bootstrap(each, Predictions.from_logits(z, y).probs, y, replicates=20)
+        for each in metrics.MORE_METRICS.values()
+    ],
+    "detection": lambda z, y: metrics.detection_intervals(z[:, 0], z[:, 1], replicates=20),
+    "streaming": lambda z, y: metrics.StreamingMetrics(CLASSES).update(Predictions.from_logits(z).probs, y).compute(),
+    "conformal": lambda z, y: ConformalClassifier("aps").fit(z, y, logits=True).check(z, y, logits=True).as_json(),
+    "check": lambda z, y: check_calibrator(TemperatureScaling(), z, y).figures,
+    "auto": partial(fitted_probabilities, AutoCalibrator),
+    **{name: partial(fitted_probabilities, kind) for name, kind in CALIBRATORS.items()},
+}
+
+
+@pytest.mark.parametrize("name", DEFAULT_DEVICE)
+def test_torch_default_device(name: str) -> None:
+    """The device "meta" holds no numbers: nothing may be computed on it, nor on "cuda" of `set_default_device`."""
+    wanted = DEFAULT_DEVICE[name](*logits_and_labels())
+    with torch.device("meta"):
+        found = DEFAULT_DEVICE[name](*logits_and_labels())
+    np.testing.assert_equal(found, wanted)

@@ -107,7 +107,7 @@ class OneVsRest(Calibrator):
 
     def _columns(self, logits: Tensor) -> Array:
         """Return the probabilities (classes, rows) that `_apply` maps."""
-        result = torch.empty(logits.shape[::-1], dtype=torch.float64)
+        result = torch.empty(logits.shape[::-1], dtype=torch.float64, device="cpu")
         first = 0
         for rows in logits.split(max(1, BLOCK_ELEMENTS // logits.shape[1])):
             result[:, first : first + len(rows)] = self._probabilities(rows).T

@@ -194,7 +194,7 @@ def _sampled(rows: int, seed: int) -> Array:
     """Return the indices of all rows, or of a random sample if there are more than `MOST_ROWS`."""
     if rows <= MOST_ROWS:
         return np.arange(rows)
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed), device="cpu")
     index: Array = order[:MOST_ROWS].sort().values.numpy()
     return index
 
