@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from avuc import losses, metrics
-from avuc.calibration import CALIBRATORS, AutoCalibrator, TemperatureScaling, check_calibrator
+from avuc.calibration import CALIBRATORS, AutoCalibrator, MultiLabelCalibrator, TemperatureScaling, check_calibrator
 from avuc.conformal import ConformalClassifier
 from avuc.conformal.scores import METHODS
 from avuc.predictions import Predictions
@@ -137,6 +137,8 @@ DEFAULT_DEVICE: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
     "streaming": lambda z, y: metrics.StreamingMetrics(CLASSES).update(Predictions.from_logits(z).probs, y).compute(),
     "conformal": lambda z, y: ConformalClassifier("aps").fit(z, y, logits=True).check(z, y, logits=True).as_json(),
     "check": lambda z, y: check_calibrator(TemperatureScaling(), z, y).figures,
+    "loss": lambda z, y: float(losses.avuc_loss(torch.from_numpy(z), torch.from_numpy(y), 0.4)),
+    "multi-label": lambda z, y: MultiLabelCalibrator().fit(z, y[:, None] == np.arange(CLASSES)).transform(z),
     "auto": partial(fitted_probabilities, AutoCalibrator),
     **{name: partial(fitted_probabilities, kind) for name, kind in CALIBRATORS.items()},
 }
