@@ -38,7 +38,7 @@ def test_randomised_sets_are_those_of_mapie_for_the_same_random_numbers() -> Non
     drawn = [np.random.RandomState(make["SEED"]).uniform(size=len(each)) for each in (fit_probs, probs)]
     scores = Score("aps").of_labels(torch.from_numpy(fit_probs), fit_labels, drawn[0])
     threshold = np.sort(scores)[math.ceil(0.8 * (len(scores) + 1)) - 1 :][:1]
-    assert threshold == pytest.approx(expected["thresholds"], abs=1e-12)
+    assert threshold == pytest.approx(expected["thresholds"], abs=1e-7)  # these float32 rows sum to 1 only up to 1e-7
     assert as_text(Score("aps").sets(torch.from_numpy(probs), threshold, drawn[1])) == expected["sets"]
 
 

@@ -8,18 +8,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from avuc.conformal import ConformalClassifier
 from avuc.conformal import scores as module
-from avuc.conformal.scores import METHODS, Score
+from avuc.conformal.scores import LEAST, METHODS, Score
 
 
 def slow_scores(score: Score, probs: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """The score of every class, by the formula."""
+    """The score of every class, by the formula: the sum of the larger probabilities is 1 minus that of the others."""
     out = np.zeros(probs.shape)
     for i, row in enumerate(probs.astype(float)):
-        total = 0.0
-        for place, k in enumerate(sorted(range(len(row)), key=lambda k: (-row[k], k)), start=1):
-            total += row[k]
-            out[i, k] = total - uniform[i] * row[k] + score.penalty * max(0, place - score.k_reg)
+        rest = 0.0
+        ranked = sorted(range(len(row)), key=lambda k: (-row[k], k))
+        for place, k in reversed([*enumerate(ranked, start=1)]):
+            assert sum(row[ranked[:place]]) == pytest.approx(1 - rest, abs=1e-6)  # up to the rounding of float32
+            out[i, k] = 1 - rest - uniform[i] * max(row[k], LEAST) + score.penalty * max(0, place - score.k_reg)
+            rest += row[k]
             if score.method == "threshold":
                 out[i, k] = 1 - row[k]
     return out
@@ -70,3 +73,24 @@ def test_a_label_is_in_the_set_of_its_own_score(method: str) -> None:
     own = score.of_labels(probs, labels, uniform)
     for row in range(0, 300, 13):
         assert score.sets(probs[row : row + 1], own[row : row + 1], uniform[row : row + 1])[0, labels[row]]
+
+
+@pytest.mark.parametrize("coverage", [0.9, 0.95])
+def test_the_precision_of_votes_changes_no_set_and_the_coverage_is_exact(coverage: float) -> None:
+    """Votes of ten trees: one label in six has the probability 0, so the threshold is among the scores of 1."""
+    rng, covered = np.random.default_rng(0), []
+
+    def votes(rows: int):
+        logits = 1.5 * rng.normal(size=(rows, 10))
+        truth, said = (np.exp(each) / np.exp(each).sum(1, keepdims=True) for each in (logits, 1.3 * logits))
+        labels = (truth.cumsum(1) > rng.random((rows, 1))).argmax(1)
+        return np.stack([rng.multinomial(10, row) for row in said]) / 10, labels
+
+    for _ in range(30):
+        (probs, labels), (new, new_labels) = votes(300), votes(300)
+        fitted = [ConformalClassifier("aps", coverage).fit(probs.astype(kind), labels) for kind in (float, np.float32)]
+        sets = [each.predict_sets(new.astype(kind)) for each in fitted for kind in (float, np.float32)]
+        assert all(torch.equal(each, sets[0]) for each in sets[1:])
+        assert fitted[0].is_exact
+        covered.append(sets[0].numpy()[np.arange(300), new_labels].mean())
+    assert abs(np.mean(covered) - coverage) < 0.015

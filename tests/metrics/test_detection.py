@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avuc.core.errors import InputError
-from avuc.metrics import detection, spearman
+from avuc.evaluation import evaluate
+from avuc.metrics import detection, detection_intervals, spearman
 from avuc.metrics.detection import DETECTION
+from avuc.predictions import Predictions
 
 # few distinct values, so that ties within and across the two samples are the rule
 few = st.lists(st.integers(0, 6), min_size=1, max_size=15)
@@ -85,3 +87,18 @@ def test_spearman_against_scipy(pairs: list[tuple[int, int]]) -> None:
 def test_spearman_refuses_unequal_lengths() -> None:
     with pytest.raises(InputError, match="equal length"):
         spearman([1, 2, 3], [1, 2])
+
+
+def test_votes_of_float32_and_float64_are_tied() -> None:
+    rng = np.random.default_rng(0)
+    votes = [rng.binomial(5, rng.beta(shape, shape, 600)) / 5 for shape in (0.5, 1.0)]
+
+    def predictions(which: int, kind: type) -> Predictions:
+        return Predictions(votes[which].astype(kind), votes[which] > rng.random(600))
+
+    inside, outside = (predictions(which, np.float64).entropy for which in (0, 1))
+    short = predictions(1, np.float32).entropy
+    wanted = pytest.approx(detection(inside, outside), abs=1e-5)
+    assert detection(inside, short) == wanted
+    assert {k: v.value for k, v in detection_intervals(inside, short, replicates=20).items()} == wanted
+    assert evaluate(predictions(0, np.float64), outside_entropy=short, replicates=0).detection == wanted

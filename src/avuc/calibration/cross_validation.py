@@ -180,7 +180,7 @@ def _check_multilabel(
     before = build(scores, targets, check=False, ignore_index=ignore_index)
     folds, calibrated = min(folds, len(targets)), scores.clone()
     for part in _order(len(targets), seed).tensor_split(folds) if folds > 1 else ():
-        rest = torch.ones(len(targets), dtype=torch.bool)
+        rest = torch.ones(len(targets), dtype=torch.bool, device="cpu")
         rest[part] = False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the fit on all rows has warned already
@@ -189,7 +189,7 @@ def _check_multilabel(
         calibrated[..., part, :] = fitted.transform(scores[..., part, :])
     after = build(calibrated, targets, check=False, ignore_index=ignore_index)
     decisions_before, decisions_after = before.flatten(), after.flatten()
-    rows = torch.arange(decisions_before.shape[0]).repeat_interleave(decisions_before.shape[1])
+    rows = torch.arange(decisions_before.shape[0], device="cpu").repeat_interleave(decisions_before.shape[1])
     rows = rows if decisions_before.positions is None else rows[decisions_before.positions]
     return check_predictions(
         calibrator, decisions_before, decisions_after, folds=folds, bins=bins, seed=seed, groups=rows
@@ -223,10 +223,11 @@ def cross_fit_predictions(
     known: dict[str, Any] = {} if weight is None else {"sample_weight": weight.cpu()}
     if groups is not None and "groups" in inspect.signature(calibrator.fit).parameters:
         known["groups"] = groups.cpu()
-    probs = torch.empty(logits.shape[-2:], dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32)
-    expected = torch.empty(len(labels), dtype=probs.dtype)
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    probs = torch.empty(logits.shape[-2:], dtype=dtype, device="cpu")
+    expected = torch.empty(len(labels), dtype=dtype, device="cpu")
     for part in parts:
-        rest = torch.ones(len(labels), dtype=torch.bool)
+        rest = torch.ones(len(labels), dtype=torch.bool, device="cpu")
         rest[part] = False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the fit on all rows has warned already
@@ -308,4 +309,4 @@ def _predictions(logits: Tensor, labels: Tensor, calibrator: Calibrator | None =
 
 
 def _order(rows: int, seed: int) -> Tensor:
-    return torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(seed), device="cpu")

@@ -99,7 +99,8 @@ def _cholesky(hessian: Tensor) -> Tensor:
         diagonal.add_(share * diagonal)
         factorisation = torch.linalg.cholesky_ex(hessian)
         if not bool(factorisation.info.any()):
-            return torch.as_tensor(factorisation.L)
+            lower: Tensor = factorisation.L
+            return lower
     return torch.diag_embed(diagonal.clamp(min=1e-300).sqrt())
 
 

@@ -75,7 +75,7 @@ def fit_groups(
     """
     targets = as_tensor(labels, "labels")
     # with the positions passed as weights, `fit_rows` returns the positions of the rows that it keeps
-    every = torch.arange(targets.numel()).reshape(targets.shape)
+    every = torch.arange(targets.numel(), device="cpu").reshape(targets.shape)
     flat = fit_rows(logits, labels, every, class_dim=class_dim, ignore_index=ignore_index)
     kept = as_tensor(flat.weights, "groups").flatten()
     return images_or_groups(tuple(targets.shape), kept, len(kept), groups)

@@ -102,7 +102,9 @@ class MultiLabelCalibrator(Calibrator):
             raise InputError("there is no known decision: every label is ignore_index, or there are no rows")
         refuse_binary_probabilities(every.scores)
         count = every.shape[axis - front]
-        label_numbers = torch.arange(count).reshape([-1 if d == axis - front else 1 for d in range(targets.ndim)])
+        label_numbers = torch.arange(count, device="cpu").reshape(
+            [-1 if d == axis - front else 1 for d in range(targets.ndim)]
+        )
         of_label = label_numbers.expand(every.shape).flatten().to(every.labels.device)
         weights = None if weight is None else weight.flatten().to(every.labels.device)
         if every.positions is not None:

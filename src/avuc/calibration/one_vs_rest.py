@@ -13,7 +13,7 @@ from avuc.calibration.base import Array, Calibrator
 from avuc.calibration.pooling import distinct, isotonic_regression, isotonic_shares
 from avuc.calibration.scaled_logits import ScaledLogits, calibrated_nll
 from avuc.core.errors import InputError
-from avuc.core.ties import without_last_bits
+from avuc.core.ties import without_floor, without_last_bits
 from avuc.metrics.statistics import NLL_FLOOR
 
 # `loss_` uses evenly spaced rows if there are more probabilities than this
@@ -102,12 +102,12 @@ class OneVsRest(Calibrator):
     def _probabilities(self, logits: Tensor) -> Tensor:
         """Return softmax(logits) in float64, without the last bits, so that rounding breaks no ties."""
         coarse = self.coarse and logits.dtype != torch.float64
-        probs: Tensor = without_last_bits(torch.softmax(logits.double(), dim=-1), coarse=coarse)
+        probs: Tensor = without_last_bits(without_floor(torch.softmax(logits.double(), dim=-1)), coarse=coarse)
         return probs
 
     def _columns(self, logits: Tensor) -> Array:
         """Return the probabilities (classes, rows) that `_apply` maps."""
-        result = torch.empty(logits.shape[::-1], dtype=torch.float64)
+        result = torch.empty(logits.shape[::-1], dtype=torch.float64, device="cpu")
         first = 0
         for rows in logits.split(max(1, BLOCK_ELEMENTS // logits.shape[1])):
             result[:, first : first + len(rows)] = self._probabilities(rows).T

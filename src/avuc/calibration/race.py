@@ -112,7 +112,7 @@ class Race:
         for name in (*([NONE] if first else ()), *calibrators):
             self._enter(name)
         for part in self.parts:
-            rest = torch.ones(len(self.rows), dtype=torch.bool)
+            rest = torch.ones(len(self.rows), dtype=torch.bool, device="cpu")
             rest[part] = False
             known, new = self.rows[rest], self.rows[part]
             fits.next_fold(known.logits, known.labels, known.weight)
@@ -133,7 +133,7 @@ class Race:
     def _enter(self, name: str) -> None:
         shape = self.rows.logits.shape[-2:]
         dtype = torch.float64 if self.rows.logits.dtype == torch.float64 else torch.float32
-        self.runners[name] = Runner(torch.empty(shape, dtype=dtype), np.full(len(self.rows), np.nan))
+        self.runners[name] = Runner(torch.empty(shape, dtype=dtype, device="cpu"), np.full(len(self.rows), np.nan))
 
     def blend(self, names: Sequence[str], prior: float) -> Array:
         """Add the mixture of some calibrators, with the weights that are best on held-out rows, and return these.
@@ -174,7 +174,7 @@ class Race:
             probs = none.probs.lerp(runner.probs, share)
             if not self._figures(probs).worse(self.figures(NONE)):
                 self._enter(name)
-                self._store(name, torch.arange(len(self.rows)), probs)
+                self._store(name, torch.arange(len(self.rows), device="cpu"), probs)
                 new = self.runners[name]
                 new.share, new.folds = share, runner.folds
                 new.remark = f"{100 * share:.0f} % of it, the rest none: alone it makes {why} worse"

@@ -50,7 +50,7 @@ class Rows:
         if group is None:
             return self[order[:most].sort().values.to(self.labels.device)]
         enough = int((group.bincount()[order].cumsum(0) < most).sum()) + 1
-        kept = torch.zeros(len(labels), dtype=torch.bool)
+        kept = torch.zeros(len(labels), dtype=torch.bool, device="cpu")
         kept[order[: max(enough, least_groups)]] = True
         return self[kept[group].nonzero()[:, 0].to(self.labels.device)]
 
@@ -74,10 +74,10 @@ class Rows:
         """
         generator = torch.Generator().manual_seed(seed)
         labels, group = self._strata()
-        order = torch.randperm(len(labels), generator=generator)
+        order = torch.randperm(len(labels), generator=generator, device="cpu")
         order = order[labels[order].argsort(stable=True)]
         fold = torch.empty_like(order)
-        fold[order] = torch.arange(len(order)) % folds
+        fold[order] = torch.arange(len(order), device="cpu") % folds
         fold = fold if group is None else fold[group]
         return [(fold == index).nonzero()[:, 0] for index in range(folds)]
 
@@ -91,8 +91,8 @@ def stratified_order(labels: Tensor, generator: torch.Generator) -> Tensor:
     >>> labels[stratified_order(labels, torch.Generator().manual_seed(0))[:3]].sort().values.tolist()
     [0, 0, 1]
     """
-    order = torch.randperm(len(labels), generator=generator)
+    order = torch.randperm(len(labels), generator=generator, device="cpu")
     order = order[labels[order].argsort(stable=True)]
     _, label, counts = labels[order].unique_consecutive(return_inverse=True, return_counts=True)
-    within = torch.arange(len(order)) - (counts.cumsum(0) - counts)[label]
+    within = torch.arange(len(order), device="cpu") - (counts.cumsum(0) - counts)[label]
     return order[(within / counts[label]).argsort(stable=True)]

@@ -99,7 +99,7 @@ def beta_binomial(rows: int, a: float, b: float) -> Array:
         return certain
     import torch  # here, because reports use the other functions without torch
 
-    k = torch.arange(rows + 1, dtype=torch.float64)
+    k = torch.arange(rows + 1, dtype=torch.float64, device="cpu")
     logs = torch.lgamma(k + a) - torch.lgamma(k + 1) + torch.lgamma(rows - k + b) - torch.lgamma(rows - k + 1)
     mass: Array = torch.softmax(logs, 0).numpy()
     return mass

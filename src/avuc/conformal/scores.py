@@ -7,10 +7,13 @@ class of rank j has the score
     aps         p_(1) + … + p_(j) − U p_(j)                        Romano et al. 2020, https://arxiv.org/abs/2006.02544
     raps        the same + penalty · max(0, j − k_reg)             Angelopoulos et al. 2021, https://arxiv.org/abs/2009.14193
 
-U is one number per row: uniform in [0, 1), or 0 without randomisation. Scores grow with the rank j, so a set with one
-threshold for all classes has the classes of the first ranks of a row. Only values are sorted, not indices, which is
-several times faster. Blocks of rows fit into the cache of a CPU; logits become probabilities block by block, and all
-probabilities are never in memory at once.
+U is one number per row: uniform in [0, 1), or 0 without randomisation. The sum is computed as 1 − (p_(j+1) + …), and U
+is multiplied by at least `LEAST`: a sum of the largest ones is 1 only up to the rounding of its type, which alone would
+decide about classes of probability 0, as votes have them.
+
+Scores grow with the rank j, so a set with one threshold for all classes has the classes of the first ranks of a row.
+Only values are sorted, not indices, which is several times faster. Blocks of rows fit into the cache of a CPU; logits
+become probabilities block by block, and all probabilities are never in memory at once.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ METHODS = ("threshold", "aps", "raps")
 BLOCK = 1 << 18
 # how far a sum of float32 probabilities may be from the same sum in float64
 SUM_ROUNDING = 2.0**-22
+# U times this is far above the rounding of float64 near 1, and far below any probability that matters
+LEAST = 2.0**-36
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,8 @@ class Score:
             if equal.sum() > len(block):
                 before |= equal & (np.arange(block.shape[1]) < here[:, None])
             rank = before.sum(1)
-            total = np.take_along_axis(np.cumsum(descending(block), 1), rank[:, None], 1)
-            scores[rows] = total[:, 0] - uniform[rows] * stated + self._penalty(rank + 1)
+            rest = np.take_along_axis(sums_below(ascending(block)), block.shape[1] - 1 - rank[:, None], 1)
+            scores[rows] = self._of_rest(rest[:, 0], stated, uniform[rows], rank + 1)
         return scores
 
     def sets(self, probs: Tensor, thresholds: Array, uniform: Array, *, logits: bool = False) -> Array:
@@ -103,10 +108,10 @@ class Score:
         return chosen
 
     def _largest_classes(self, block: Array, threshold: float, uniform: Array) -> Array:
-        ordered = descending(block)
-        scores = np.cumsum(ordered, 1) - uniform[:, None] * ordered + self._penalty(np.arange(1, block.shape[1] + 1))
-        size = (scores <= threshold).sum(1)
-        last = np.take_along_axis(ordered, np.maximum(size - 1, 0)[:, None], 1)
+        ordered = ascending(block)
+        classes = block.shape[1]
+        size = (self._by_rank(ordered, uniform) <= threshold).sum(1)
+        last = np.take_along_axis(ordered, np.minimum(classes - size, classes - 1)[:, None], 1)
         last[size == 0] = np.inf
         chosen: Array = block >= last
         # equal probabilities at the border: only the first ones belong to the set
@@ -116,11 +121,19 @@ class Score:
         return chosen
 
     def _all_scores(self, block: Array, uniform: Array) -> Array:
-        order = np.argsort(-block, axis=1, kind="stable")
+        order = np.argsort(-block, axis=1, kind="stable")[:, ::-1]
         ordered = np.take_along_axis(block, order, 1).astype(np.float64)
-        by_rank = np.cumsum(ordered, 1) - uniform[:, None] * ordered
-        scores: Array = np.empty_like(by_rank)
-        np.put_along_axis(scores, order, by_rank + self._penalty(np.arange(1, block.shape[1] + 1)), 1)
+        scores: Array = np.empty_like(ordered)
+        np.put_along_axis(scores, order, self._by_rank(ordered, uniform), 1)
+        return scores
+
+    def _by_rank(self, ordered: Array, uniform: Array) -> Array:
+        """Return the scores of rows of probabilities in ascending order."""
+        return self._of_rest(sums_below(ordered), ordered, uniform[:, None], np.arange(ordered.shape[1], 0, -1))
+
+    def _of_rest(self, rest: Array, own: Array, uniform: Array, rank: Array) -> Array:
+        """Return the scores of classes from their probability and the sum of all smaller ones."""
+        scores: Array = 1 - rest - uniform * np.maximum(own, LEAST) + self._penalty(rank)
         return scores
 
     def _penalty(self, ranks: Array) -> Array:
@@ -163,9 +176,20 @@ def smallest_probs(thresholds: Array, dtype: np.dtype[Any]) -> Array:
     return high.view(dtype)
 
 
-def descending(block: Array) -> Array:
-    """Return every row from its largest to its smallest value, in float64."""
-    return np.sort(block, axis=1)[:, ::-1].astype(np.float64)
+def ascending(block: Array) -> Array:
+    """Return every row from its smallest to its largest value, in float64."""
+    return np.sort(block, axis=1).astype(np.float64)
+
+
+def sums_below(ordered: Array) -> Array:
+    """Return for each entry of a row the sum of the entries before it.
+
+    >>> sums_below(np.array([[0.0, 0.25, 0.75]]))
+    array([[0.  , 0.  , 0.25]])
+    """
+    sums = np.zeros_like(ordered)
+    np.cumsum(ordered[:, :-1], axis=1, out=sums[:, 1:])
+    return sums
 
 
 def top_class(probs: Tensor) -> Array:

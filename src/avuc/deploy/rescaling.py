@@ -15,7 +15,7 @@ from avuc.calibration.mixtures import MixedTemperatureScaling
 from avuc.calibration.one_vs_rest import OneVsRest
 from avuc.calibration.structured import LOWEST, LinearScaling, MatrixScaling, StructuredVectorScaling, WithMatrix
 from avuc.core.errors import InputError
-from avuc.core.ties import without_last_bits
+from avuc.core.ties import without_floor, without_last_bits
 
 
 class Unchanged(nn.Module):
@@ -166,7 +166,7 @@ class MappedByClass(Fitted):
 
     def forward(self, logits: Tensor) -> Tensor:
         coarse = self.coarse and logits.dtype != torch.float64
-        probs: Tensor = without_last_bits(torch.softmax(logits.double(), dim=-1), coarse=coarse)
+        probs: Tensor = without_last_bits(without_floor(torch.softmax(logits.double(), dim=-1)), coarse=coarse)
         above = torch.minimum((self.places < probs.unsqueeze(-1)).long().sum(-1), self.last + int(not self.linear))
         below = torch.clamp(above - 1, min=0)
         mapped = _entries(self.values, below)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from avuc.core.errors import InputError
-from avuc.core.ties import without_last_bits
+from avuc.core.ties import without_floor, without_last_bits
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Rule = Callable[[Array], Array]
@@ -83,7 +83,8 @@ def _each_class(learned: dict[str, Any], classes: int, *, linear: bool, coarse: 
         raise InputError("places must rise in each class, and values be from 0 to 1")
 
     def rule(z: Array) -> Array:
-        probs = without_last_bits(np.exp(log_softmax(z)), coarse=coarse and z.dtype != np.float64)
+        probs = without_floor(np.exp(log_softmax(z)))
+        probs = without_last_bits(probs, coarse=coarse and z.dtype != np.float64)
         mapped = np.empty_like(probs)
         for k, (x, y) in enumerate(zip(breakpoints, values, strict=True)):
             column = probs[..., k]

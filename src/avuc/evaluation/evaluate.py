@@ -20,7 +20,7 @@ from avuc.core.progress import delayed_progress
 from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
-from avuc.metrics.arrays import Array
+from avuc.metrics.arrays import Array, comparable
 from avuc.metrics.avu import avu_curves_from_statistics
 from avuc.metrics.blockwise import BlockCollector, BlockwiseStatistics, needs_blocks
 from avuc.metrics.calibration import confidence_table, curve_from_table, uncertainty_table
@@ -167,7 +167,8 @@ def evaluate(
             result = replace(result, intervals=bounds, replicates=replicates, bootstrap=how)
         if outside_entropy is not None:
             # both sides in the same arithmetic, so that equal predictions have equal entropies
-            inside, outside = (x.detach().cpu().numpy().copy() for x in (predictions.entropy, outside_entropy))
+            given = (x.detach().cpu().numpy().copy() for x in (predictions.entropy, outside_entropy))
+            inside, outside = comparable(*given)
             both = units, outside_groups
             fields |= detection_fields(inside, outside, both, replicates=replicates, seed=seed, advance=advance)
     return replace(result, **fields)

@@ -88,9 +88,10 @@ class _AnalyticAvUC(torch.autograd.Function):
         loss, coefficients = _loss_and_coefficients(*columns, variant=variant, group=group, xp=xp)
         if ctx.needs_input_grad[0]:
             tensor, number = (threshold, None) if isinstance(threshold, Tensor) else (None, threshold)
-            ctx.save_for_backward(logits, labels, weight, tensor, rows.predicted, torch.as_tensor(coefficients), *kept)
+            slopes = torch.as_tensor(coefficients, device=logits.device)
+            ctx.save_for_backward(logits, labels, weight, tensor, rows.predicted, slopes, *kept)
             ctx.options = number, variant, group
-        return torch.as_tensor(loss, dtype=logits.dtype)
+        return torch.as_tensor(loss, dtype=logits.dtype, device=logits.device)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None]:
@@ -127,8 +128,8 @@ def _loss_and_coefficients(
     is_good = correct ^ uncertain
     good_masses = masses * is_good
     # two sums rather than total − good, which would round to less than nothing
-    sums: Any = torch.as_tensor(xp.stack((good_masses.sum(), (masses - good_masses).sum())))
-    sums = sum_over_ranks(sums, group)
+    sums: Any = xp.stack((good_masses.sum(), (masses - good_masses).sum()))
+    sums = sum_over_ranks(sums if xp is torch else torch.from_numpy(sums), group)
     good, bad = sums if xp is torch else sums.numpy()
     full = good > EMPTY_MASS
     floor = xp.where(full, good, EMPTY_MASS)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from avuc.core.errors import InputError
+from avuc.core.ties import without_float32_rounding
 
 Array = np.ndarray[Any, np.dtype[Any]]
 # rows that are worked on at a time, so that the steps in between stay in the cache of the processor
@@ -47,3 +48,17 @@ def as_scores(values: Any, name: str, *, narrow: bool = False) -> Array:
     if not np.isfinite(array).all():
         raise InputError(f"{name} contains NaN or infinity (position {int(np.flatnonzero(~np.isfinite(array))[0])})")
     return array
+
+
+def comparable(first: Array, second: Array) -> tuple[Array, Array]:
+    """Return two samples of scores in one precision; if it was not the same, without the bits in which they differ.
+
+    Equal predictions of float32 and float64 have entropies that are equal up to rounding, and count as ties.
+
+    >>> comparable(np.array([0.1]), np.array([0.1], np.float32))[0].dtype
+    dtype('float32')
+    """
+    if first.dtype == second.dtype:
+        return first, second
+    short, other = (without_float32_rounding(each.astype(np.float64)).astype(np.float32) for each in (first, second))
+    return short, other

@@ -98,7 +98,7 @@ def thinned(
     rows = len(statistics[0])
     if groups is None or rows <= MOST_ROWS:
         return probs, statistics, groups
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed), device="cpu")
     index = order[:MOST_ROWS].sort().values.numpy()
     labels = statistics[0].labels[index]
     some = [matrix[torch.from_numpy(index)] if isinstance(matrix, torch.Tensor) else matrix[index] for matrix in probs]

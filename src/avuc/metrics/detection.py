@@ -13,7 +13,7 @@ import numpy as np
 
 from avuc._old_names import forward
 from avuc.core.errors import InputError
-from avuc.metrics.arrays import Array, as_scores
+from avuc.metrics.arrays import Array, as_scores, comparable
 from avuc.metrics.sorted_samples import SortedPair
 from avuc.metrics.ties import TieGroups, group_ties_in_parts
 
@@ -41,8 +41,9 @@ def detection(in_entropy: Any, out_entropy: Any) -> dict[str, float]:
     >>> detection([0.1, 0.2, 0.3], [0.3, 0.9])["auroc"]
     0.9166666666666666
     """
-    inside = as_scores(in_entropy, "in_entropy", narrow=True)
-    outside = as_scores(out_entropy, "out_entropy", narrow=True)
+    inside, outside = comparable(
+        as_scores(in_entropy, "in_entropy", narrow=True), as_scores(out_entropy, "out_entropy", narrow=True)
+    )
     is_out = np.ones(len(inside) + len(outside), bool)
     is_out[: len(inside)] = False
     parts = group_ties_in_parts(np.concatenate([inside, outside]), is_out)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from avuc.core.row_groups import images_or_groups
-from avuc.metrics.arrays import Array, as_scores
+from avuc.metrics.arrays import Array, as_scores, comparable
 from avuc.metrics.dependent_rows import MOST_ROWS
 from avuc.metrics.detection import detection, detection_and_gains, detection_from_sorted
 from avuc.metrics.resampling.best_threshold import BestThreshold
@@ -72,7 +72,10 @@ def detection_intervals(
     """
     check_bootstrap(replicates, level)
     values = detection(in_entropy, out_entropy)
-    sides = as_scores(in_entropy, "in_entropy"), as_scores(out_entropy, "out_entropy")
+    inside, outside = comparable(
+        as_scores(in_entropy, "in_entropy", narrow=True), as_scores(out_entropy, "out_entropy", narrow=True)
+    )
+    sides = inside.astype(np.float64), outside.astype(np.float64)
     groups = _numbers(in_groups, len(sides[0]), "in_groups"), _numbers(out_groups, len(sides[1]), "out_groups")
     if any(each is not None for each in groups):
         return _of_groups(values, sides, groups, replicates, level, seed, advance)
@@ -191,7 +194,7 @@ def _sampled(rows: int, seed: int) -> Array:
     """Return the indices of all rows, or of a random sample if there are more than `MOST_ROWS`."""
     if rows <= MOST_ROWS:
         return np.arange(rows)
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed), device="cpu")
     index: Array = order[:MOST_ROWS].sort().values.numpy()
     return index
 

@@ -148,7 +148,7 @@ class _Smooth:
         """Return normal noise at the points of the grid, smoothed; the same `IMPLIED` draws serve all resamples."""
         spread = np.sqrt(residual_masses(self.below, self.share, variance) / len(variance))
         generator = torch.Generator().manual_seed(seed)
-        normal = torch.randn(IMPLIED, len(spread), generator=generator, dtype=torch.float64).numpy()
+        normal = torch.randn(IMPLIED, len(spread), generator=generator, dtype=torch.float64, device="cpu").numpy()
         noise = smoothed(cosine_waves(normal * spread), self.bandwidth)
         turn = count()
 
@@ -181,7 +181,7 @@ class _Sides:
         generator = torch.Generator().manual_seed(seed)
 
         def draw(resamples: int) -> Array:
-            normal = torch.randn(resamples, bins, generator=generator, dtype=torch.float64).numpy()
+            normal = torch.randn(resamples, bins, generator=generator, dtype=torch.float64, device="cpu").numpy()
             return np.asarray(np.sqrt(rows_of_unit) * normal * spread)
 
         self.sum = AbsoluteSum(self._gaps(np.arange(len(statistics))), implied=Implied(spread, draw))

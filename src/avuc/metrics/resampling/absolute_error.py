@@ -106,7 +106,7 @@ class AbsoluteSum:
         straight = noise * np.sign(np.where(np.abs(self.estimate) > ROUNDING, self.estimate, 0.0))
         self._under.append(straight.sum(-1))
         if self._hidden.any():
-            drawn = torch.randn(noise.shape, generator=self._generator, dtype=torch.float64).numpy()
+            drawn = torch.randn(noise.shape, generator=self._generator, dtype=torch.float64, device="cpu").numpy()
             noise = np.where(self._hidden > 0, drawn * self._hidden, noise)
         if self._implied is not None and self._quiet.any():
             noise = np.where(self._quiet, self._implied.draw(len(noise)), noise)
@@ -158,7 +158,8 @@ def maximum_errors(table: BinTable, replicates: int, seed: int, least_spread: Ar
         spread = np.maximum(spread, least_spread[held])
     candidate = gap + KAPPA * spread >= (gap - KAPPA * spread).max()
     generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(replicates, int(candidate.sum()), generator=generator, dtype=torch.float64).numpy()
+    shape = replicates, int(candidate.sum())
+    noise = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").numpy()
     worst = np.abs(noise * spread[candidate]).max(-1)
     return Errors(worst, -worst)
 

@@ -54,7 +54,7 @@ class RandomCells:
         flat, table_size, start = self.tables.reshape(-1), self.classes * self.bins, 0
         for block in float_blocks(probs, BLOCK):
             values = block.cpu().numpy()
-            cell = torch.randint(self.cells, (len(values),), generator=self._generator).numpy()
+            cell = torch.randint(self.cells, (len(values),), generator=self._generator, device="cpu").numpy()
             label = labels[start : start + len(values)]
             start += len(values)
             self.rows += np.bincount(cell, minlength=self.cells)
@@ -83,7 +83,7 @@ class RandomCells:
         generator = torch.Generator().manual_seed(seed)
         for start in range(0, replicates, REPLICATES):
             count = min(REPLICATES, replicates - start)
-            weights = torch.poisson(torch.ones(count, self.cells, dtype=torch.float64), generator).numpy()
+            weights = torch.poisson(torch.ones(count, self.cells, dtype=torch.float64, device="cpu"), generator).numpy()
             # matrix products with the tables of the cells; the sums of an empty resample are 0
             rows = np.maximum(weights @ self.rows, 1)
             yield weights @ self.tables / (self.classes * rows)[:, None]

@@ -52,7 +52,7 @@ def resampled_rows(rows: int, replicates: int, seed: int, groups: Array | None =
         sizes = np.bincount(groups)
         members, units = np.split(np.argsort(groups, kind="stable"), np.cumsum(sizes)[:-1]), len(sizes)
     for _ in range(replicates):
-        drawn = torch.randint(units, (units,), generator=generator).numpy()
+        drawn = torch.randint(units, (units,), generator=generator, device="cpu").numpy()
         yield drawn if groups is None else np.concatenate([members[number] for number in drawn])
 
 

@@ -28,8 +28,9 @@ class Accumulator:
         self.kind: str = kind
         self.config: dict[str, str] = dict(config)
         self.shapes: dict[str, tuple[int, ...]] = dict(shapes)
-        self.sums: Tensor = torch.zeros(sum(math.prod(shape) for shape in shapes.values()), dtype=torch.float64)
-        self.maxima: Tensor = torch.full((2,), -math.inf, dtype=torch.float64)
+        size = sum(math.prod(shape) for shape in shapes.values())
+        self.sums: Tensor = torch.zeros(size, dtype=torch.float64, device="cpu")
+        self.maxima: Tensor = torch.full((2,), -math.inf, dtype=torch.float64, device="cpu")
 
     def __getitem__(self, name: str) -> Array:
         """Return the array of that name, a view that can be added to."""
