@@ -27,7 +27,7 @@ from avuc.calibration import (
 from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError
 from avuc.core.row_groups import group_numbers
-from avuc.sklearn.scores import Array, class_numbers, classifier_logits
+from avuc.sklearn.scores import Array, check_decisions, class_numbers, classifier_logits, known_classes
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -90,6 +90,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 patient) are held out together, and the calibrator is judged by groups. With metadata routing,
                 `groups` is for the splitter, if it asks for them.
         """
+        if self.estimator is not None and not hasattr(self.estimator, "fit"):
+            raise InputError(
+                f"{type(self.estimator).__name__} is no scikit-learn estimator (it has no fit); give one, such as "
+                "LGBMClassifier or XGBClassifier, or fit a calibrator of avuc.calibration on the scores of your model"
+            )
         calibrator, estimator = self._calibrator(), self._estimator()
         if y is None:
             raise InputError("CalibratedClassifier requires y to be passed, but the target y is None")
@@ -100,9 +105,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if isinstance(estimator, FrozenEstimator):
             check_is_fitted(estimator)
             self.estimator_: Any = estimator
-            self.classes_: Array = np.asarray(estimator.classes_)
+            self.classes_: Array = known_classes(estimator)
             self._need_two_classes()
             scores, numbers = classifier_logits(estimator, X, self.classes_), class_numbers(labels, self.classes_)
+            check_decisions(estimator, X, scores, self.classes_)
             rows, groups = np.arange(len(labels)), fit_params.get("groups")
         else:
             self.classes_ = np.unique(labels)
@@ -110,9 +116,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             groups = split_params.get("groups")
             if len(self.classes_) > 1:
                 scores, rows = self._held_out(estimator, X, labels, params, split_params)
-                numbers = class_numbers(labels[rows], self.classes_)
             self.estimator_ = clone(estimator).fit(X, labels, **_check_method_params(X, params))
+            # semi-supervised estimators do not learn -1 as a class
+            learned = np.isin(self.classes_, known_classes(self.estimator_))
+            self.classes_ = self.classes_[learned]
             self._need_two_classes()
+            scores, numbers = scores[:, learned], class_numbers(labels[rows], self.classes_)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -146,11 +155,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             used = _check_method_params(X, params, indices=train)
             fitted = clone(estimator).fit(_safe_indexing(X, train), labels[train], **used)
             # nothing can be learned from a class that this fit has not seen
-            known = np.flatnonzero(np.isin(labels, fitted.classes_))
+            known = np.flatnonzero(np.isin(labels, known_classes(fitted)))
             test = np.intersect1d(np.arange(len(labels))[test], known)
             if len(test):
-                scores.append(classifier_logits(fitted, _safe_indexing(X, test), self.classes_))
+                held_out = _safe_indexing(X, test)
+                scores.append(classifier_logits(fitted, held_out, self.classes_))
                 rows.append(test)
+                check_decisions(fitted, held_out, scores[-1], self.classes_)
         if not rows:
             raise InputError("cv holds out no row of a class that it trains on; give each part rows of every class")
         return np.concatenate(scores), np.concatenate(rows)
