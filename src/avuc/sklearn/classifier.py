@@ -26,6 +26,7 @@ from avuc.calibration import (
 )
 from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError
+from avuc.core.frames import check_same_rows
 from avuc.core.row_groups import group_numbers
 from avuc.sklearn.scores import Array, check_decisions, class_numbers, classifier_logits, known_classes
 
@@ -99,6 +100,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if y is None:
             raise InputError("CalibratedClassifier requires y to be passed, but the target y is None")
         check_classification_targets(y)
+        check_same_rows(X, y, ("X", "y"))
         X, y = indexable(X, y)
         labels = column_or_1d(y, warn=True)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
