@@ -90,6 +90,35 @@ def test_stray_numbers_are_no_classes(tmp_path, refused, suffix, kind, stray, la
 
 
 @pytest.mark.parametrize("suffix", TABLES)
+@pytest.mark.parametrize("score", ["y_prob", "y_proba", "probability", "score", "prob_1"])
+@pytest.mark.parametrize("strays", [("y_pred",), ("prediction", "fold"), ("SampleId",), ("y_pred", "PassengerId")])
+def test_one_binary_score_beside_the_predicted_class(tmp_path, suffix, score, strays):
+    """The columns y_true, y_pred and y_prob: a class of whole numbers is no second score."""
+    logits, labels = model()
+    positive = softmax(logits)[:, 1]
+    extra = {name: np.arange(300) if name.endswith("Id") else logits.argmax(1) for name in strays}
+    file = read_scores(write(tmp_path / f"a{suffix}", {"y_true": labels, **extra, score: positive}))
+    assert file.num_classes == 2
+    assert accuracy(file) == float((logits.argmax(1) == labels).mean())
+    np.testing.assert_allclose(file.scores[:, 1], positive, atol=1e-6)
+    assert any(re.search("not (a score|scores)", note) and all(name in note for name in strays) for note in file.notes)
+
+
+@pytest.mark.parametrize("suffix", TABLES)
+def test_one_score_beside_other_numbers_is_refused(tmp_path, refused, suffix):
+    logits, labels = model()
+    positive = softmax(logits)[:, 1]
+    table = {"age": 20 + labels, "score": positive, "y": labels}
+    line = refused(write(tmp_path / f"age{suffix}", table))
+    assert "or the one with the score of class 1, for example" in line
+    assert accuracy(read_scores(tmp_path / f"age{suffix}", columns="score")) > 0.9
+    confidences = {"y_true": labels, "y_pred": logits.argmax(1), "score": softmax(logits).max(1)}
+    assert "may contain confidences" in refused(write(tmp_path / f"confidences{suffix}", confidences))
+    three = {"y_true": np.arange(300) % 3, "y_pred": np.arange(300) % 3, "score": positive}
+    assert "save one column per class" in refused(write(tmp_path / f"three{suffix}", three))
+
+
+@pytest.mark.parametrize("suffix", TABLES)
 def test_probabilities_beside_a_known_word_are_clear_and_said(tmp_path, suffix):
     logits, labels = model()
     probs = softmax(logits)

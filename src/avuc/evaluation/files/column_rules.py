@@ -21,6 +21,7 @@ from avuc.evaluation.files.columns import (
     binary_column,
     columns_summing_to_one,
     is_number,
+    is_other_data,
     is_row_number,
     no_score_columns,
     number_suffixes,
@@ -175,12 +176,17 @@ def unprefixed_columns(
 
     - their names are the labels: `cat, dog` and labels `cat`, `dog`;
     - they are numbered without gaps, and no other column could be a score: `class_0, class_1, fold`;
-    - their rows sum to 1 as exactly as their digits allow, and no other set of columns does: `cat, dog, age`.
+    - their rows sum to 1 as exactly as their digits allow, and no other set of columns does: `cat, dog, age`;
+    - only one has a name of binary scores, and the others have names of other data: `y_prob, y_pred, fold`.
     """
     texts = [name for name in others if sample is not None and not sample.is_number(name)]
     row_numbers = [name for name in others if is_row_number(name)]
     skipped = {*texts, *row_numbers}
     pool = [name for name in others if name not in skipped]
+    single = [name for name in pool if binary_column(name) is not None]
+    rest = [name for name in pool if name not in single]
+    if len(single) == 1 and all(is_other_data(name) for name in rest):
+        pool, texts = single, [*texts, *rest]
     binary = binary_column(pool[0]) if len(pool) == 1 else None
     if binary is not None and not any(binary_column(name) for name in texts):  # such a text may be a list of scores
         kind, name = binary

@@ -138,6 +138,15 @@ def is_row_number(name: str) -> bool:
     return name.lower() in ROW_NUMBER_NAMES or re.fullmatch(r"unnamed: \d+(\.\d+)*", name, re.IGNORECASE) is not None
 
 
+def is_other_data(name: str) -> bool:
+    """Return whether a column with this name is often saved with the scores: a predicted class, a fold, an id.
+
+    >>> is_other_data("y_pred"), is_other_data("PassengerId"), is_other_data("covid")
+    (True, True, False)
+    """
+    return name.lower() in OTHER_DATA_NAMES or re.search(r"_id$|[a-z]I[dD]$", name) is not None
+
+
 def begins(name: str, prefix: str) -> bool:
     """Return whether the name is the prefix, alone or followed by anything but a letter."""
     return name[: len(prefix)].lower() == prefix and not name[len(prefix) : len(prefix) + 1].isalpha()
