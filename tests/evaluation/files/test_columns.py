@@ -105,6 +105,16 @@ def test_one_binary_score_beside_the_predicted_class(tmp_path, suffix, score, st
 
 
 @pytest.mark.parametrize("suffix", TABLES)
+@pytest.mark.parametrize("names", [["1", "2", "3+"], ["0-9", "10-19", "20"]])
+def test_some_class_names_may_be_numbers(tmp_path, suffix, names):
+    logits, labels = model(3)
+    columns = {f"prob_{name}": values for name, values in zip(names, softmax(logits).T, strict=True)}
+    file = read_scores(write(tmp_path / f"a{suffix}", columns | {"label": np.array(names)[labels]}))
+    assert file.class_names == tuple(names)
+    assert accuracy(file) == float((logits.argmax(1) == labels).mean())
+
+
+@pytest.mark.parametrize("suffix", TABLES)
 def test_one_score_beside_other_numbers_is_refused(tmp_path, refused, suffix):
     logits, labels = model()
     positive = softmax(logits)[:, 1]
