@@ -17,6 +17,7 @@ import torch
 from avuc.core.errors import InputError
 from avuc.evaluation.files import read_scores
 from avuc.evaluation.files.choose_columns import choose_columns, expand_columns
+from avuc.evaluation.files.columns import binary_column
 from avuc.evaluation.files.names import ReadOptions
 
 TABLES = [".csv", ".parquet"]
@@ -90,7 +91,7 @@ def test_stray_numbers_are_no_classes(tmp_path, refused, suffix, kind, stray, la
 
 
 @pytest.mark.parametrize("suffix", TABLES)
-@pytest.mark.parametrize("score", ["y_prob", "y_proba", "probability", "score", "prob_1"])
+@pytest.mark.parametrize("score", ["y_prob", "probability", "score", "prob_1", "churn_probability", "y_pred_proba"])
 @pytest.mark.parametrize("strays", [("y_pred",), ("prediction", "fold"), ("SampleId",), ("y_pred", "PassengerId")])
 def test_one_binary_score_beside_the_predicted_class(tmp_path, suffix, score, strays):
     """The columns y_true, y_pred and y_prob: a class of whole numbers is no second score."""
@@ -102,6 +103,23 @@ def test_one_binary_score_beside_the_predicted_class(tmp_path, suffix, score, st
     assert accuracy(file) == float((logits.argmax(1) == labels).mean())
     np.testing.assert_allclose(file.scores[:, 1], positive, atol=1e-6)
     assert any(re.search("not (a score|scores)", note) and all(name in note for name in strays) for note in file.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("probability_yes", ("probs", "yes")),
+        ("predicted_probability", ("probs", "")),
+        ("y_pred_prob", ("probs", "")),
+        ("Proba", ("probs", "")),
+        ("log_prob", None),
+        ("prob_max", None),
+        ("problem", None),
+        ("probable", None),
+    ],
+)
+def test_names_of_binary_scores(name, meant):
+    assert binary_column(name) == meant
 
 
 @pytest.mark.parametrize("suffix", TABLES)

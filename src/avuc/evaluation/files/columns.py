@@ -21,12 +21,7 @@ SCORE_PREFIXES = {"logits": "logits", "logit": "logits", "probs": "probs", "prob
     name: name for name in ("predictions", "scores", "score")
 }
 # a single column with one of these names is the score of class 1; the value is the kind, if the name says it
-BINARY_NAMES = {"p": "probs", "p1": "probs", "proba": "probs", "probability": "probs", "y_prob": "probs"} | {
-    "y_proba": "probs",
-    "pred_proba": "probs",
-    "y_score": "",
-    "y_logit": "logits",
-}
+BINARY_NAMES = {"p": "probs", "p1": "probs", "y_score": "", "y_logit": "logits"}
 # names of columns that count the rows
 ROW_NUMBER_NAMES = frozenset({"", "id", "index", "row", "__index_level_0__"})
 # names of other columns that are often saved with the scores
@@ -266,8 +261,8 @@ def no_score_columns(path: Path, names: Sequence[str], texts: Sequence[str], sam
 def binary_column(name: str) -> tuple[str, str] | None:
     """Return the kind and the class that the name of a single score column says; None: it is no name of a score.
 
-    >>> binary_column("prob_dog"), binary_column("y_score"), binary_column("age")
-    (('probs', 'dog'), ('', ''), None)
+    >>> binary_column("prob_dog"), binary_column("y_score"), binary_column("churn_probability"), binary_column("age")
+    (('probs', 'dog'), ('', ''), ('probs', ''), None)
     """
     plain = name.lower()
     if plain in BINARY_NAMES:
@@ -276,7 +271,8 @@ def binary_column(name: str) -> tuple[str, str] | None:
         suffix = suffix_of(name, prefix)
         if begins(name, prefix) and suffix.lower() not in OTHER_DATA_NAMES:
             return kind, suffix
-    return None
+    match = re.fullmatch(r"(?!.*log)(?:.*[ _.-])?prob(?:a|ability)?(?:[ _.-](.+))?", name, re.IGNORECASE)
+    return ("probs", match[1] or "") if match and (match[1] or "").lower() not in OTHER_DATA_NAMES else None
 
 
 def single_score_column(path: Path, name: str) -> InputError:
