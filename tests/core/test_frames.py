@@ -51,6 +51,14 @@ def test_the_same_index_in_another_order_is_refused(name: str) -> None:
             take(LOGITS, shuffled)
 
 
+@pytest.mark.parametrize("name", ["sample_weight", "groups"])
+def test_weights_and_groups_of_other_rows_are_refused(name: str) -> None:
+    values = pd.Series(RNG.integers(1, 9, 200), index=ROWS)
+    CalibratedClassifier(cv=2).fit(LOGITS, LABELS, **{name: values})
+    with pytest.raises(InputError, match=rf"X and {name} have the same index in another order"):
+        CalibratedClassifier(cv=2).fit(LOGITS, LABELS, **{name: values.sort_index()})
+
+
 def test_multi_label_scores_and_labels_have_the_same_columns() -> None:
     scores = pd.DataFrame(RNG.random((200, 3)), columns=["cat", "dog", "cow"])
     tags = pd.DataFrame(TAGS, columns=["cat", "dog", "cow"])

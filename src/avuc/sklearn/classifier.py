@@ -100,7 +100,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if y is None:
             raise InputError("CalibratedClassifier requires y to be passed, but the target y is None")
         check_classification_targets(y)
-        check_same_rows(X, y, ("X", "y"))
+        for name, values in {"y": y, "sample_weight": sample_weight, "groups": fit_params.get("groups")}.items():
+            check_same_rows(X, values, ("X", name))
         X, y = indexable(X, y)
         labels = column_or_1d(y, warn=True)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
