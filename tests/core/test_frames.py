@@ -25,6 +25,7 @@ LABELS = pd.Series(RNG.integers(0, 3, 200), index=ROWS)
 LOGITS = pd.DataFrame(RNG.normal(size=(200, 3)) + 2 * np.eye(3)[LABELS], index=ROWS)
 PROBS = np.exp(LOGITS).div(np.exp(LOGITS).sum(axis=1), axis=0)
 TAGS = (RNG.random((200, 3)) < 0.5).astype(int)
+NOISE = RNG.uniform(-0.4, 0.2, (200, 3)) * np.where(TAGS, 1, -1)
 
 TAKERS: dict[str, Callable[[Any, Any], object]] = {
     "metric": lambda rows, labels: avuc.metrics.ece(PROBS.loc[rows.index], labels),
@@ -53,14 +54,14 @@ def test_the_same_index_in_another_order_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sample_weight", "groups"])
 def test_weights_and_groups_of_other_rows_are_refused(name: str) -> None:
-    values = pd.Series(RNG.integers(1, 9, 200), index=ROWS)
+    values = pd.Series(1 + np.arange(200) % 8, index=ROWS)
     CalibratedClassifier(cv=2).fit(LOGITS, LABELS, **{name: values})
     with pytest.raises(InputError, match=rf"X and {name} have the same index in another order"):
         CalibratedClassifier(cv=2).fit(LOGITS, LABELS, **{name: values.sort_index()})
 
 
 def test_multi_label_scores_and_labels_have_the_same_columns() -> None:
-    scores = pd.DataFrame(RNG.random((200, 3)), columns=["cat", "dog", "cow"])
+    scores = pd.DataFrame(0.25 + 0.5 * TAGS + NOISE, columns=["cat", "dog", "cow"])
     tags = pd.DataFrame(TAGS, columns=["cat", "dog", "cow"])
     takers: list[Callable[[Any, Any], object]] = [
         MultiLabelPredictions,
