@@ -198,9 +198,9 @@ def test_the_verdict_finds_the_class_that_gets_too_much_probability():
     doubt = [line for line in verdict(result) if "one class gets too much, the other too little" in line]
     assert len(doubt) == 1
     assert "A temperature does not repair this" in doubt[0]
-    with_temperature, _ = compare(shifted, "temperature", labels=labels, replicates=200)
+    _, with_temperature = compare(shifted, "temperature", labels=labels, replicates=200)
     assert doubt[0][:60] in " ".join(compared_verdict(with_temperature))
-    repaired, _ = compare(shifted, "vector", labels=labels, replicates=200)
+    _, repaired = compare(shifted, "vector", labels=labels, replicates=200)
     assert "one class" not in " ".join(compared_verdict(repaired))
 
 
