@@ -11,7 +11,7 @@ import sklearn
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_digits, load_wine
+from sklearn.datasets import load_digits, load_wine, make_classification
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
@@ -231,6 +231,20 @@ def test_a_calibrator_that_does_harm_is_not_used(weighted):
     if not weighted:
         kept = kept.fit(probs, y)
         assert kept.calibrator_.temperature_ == 0.1
+
+
+def test_class_weights_are_found_and_repaired():
+    """A logistic regression with balanced weights expects the rare class six times as often as it occurs."""
+    X, y = make_classification(6000, n_informative=6, weights=[0.95], class_sep=0.8, random_state=0)
+    balanced = LogisticRegression(class_weight="balanced")
+    said = r"expect class 1 in (29\.\d|3\d\.\d) % .* and 5\.38 % have it.*'vector' can"
+    with pytest.warns(CalibrationWarning, match=said):
+        shifted = CalibratedClassifier(balanced, cv=3).fit(X, y)
+    assert shifted.predict_proba(X)[:, 1].mean() > 5 * y.mean()
+    repaired = CalibratedClassifier(balanced, method="vector", cv=3).fit(X, y)  # a warning would be an error
+    assert abs(repaired.predict_proba(X)[:, 1].mean() - y.mean()) < 0.01
+    # weights of the rows are those of the population that the probabilities are for
+    CalibratedClassifier(method="vector", cv=3).fit(X, y, sample_weight=np.where(y == 1, 10.0, 1.0))
 
 
 def test_weights_are_those_of_the_estimator_and_of_the_calibrator(cancer):

@@ -29,6 +29,7 @@ from avuc.core.errors import InputError
 from avuc.core.frames import check_same_rows
 from avuc.core.row_groups import group_numbers
 from avuc.sklearn.scores import Array, check_decisions, class_numbers, classifier_logits, known_classes
+from avuc.sklearn.shares import warn_of_class_shares
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -150,6 +151,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
             self.calibrator_ = TemperatureScaling.identity(len(self.classes_), self.check_.figures["nll"].before)
         self.calibrator_.class_names_ = tuple(str(name) for name in self.classes_)
+        warn_of_class_shares(self.calibrator_.predict_proba(scores), numbers, weight, groups, self.classes_)
 
     def _held_out(self, estimator: Any, X: Any, labels: Array, params: Any, split_params: Any) -> tuple[Array, Array]:
         """Return logits of rows that the estimator has not seen in training, and their row numbers."""
