@@ -22,7 +22,7 @@ import avuc.plot as plot
 from avuc import Predictions
 from avuc.calibration import CalibrationWarning, MultiLabelCalibrator, TemperatureScaling, VectorScaling
 from avuc.core.errors import InputError, MissingExtra
-from avuc.metrics import aurc, avu_curves, bootstrap, ece, reliability_curve, risk_coverage_curve
+from avuc.metrics import aurc, avu_curves, bootstrap, ece, reliability_curve, risk_coverage_curve, uce
 from avuc.plot.axes import share_interval
 from avuc.predictions import MultiLabelPredictions
 
@@ -362,3 +362,16 @@ def test_a_name_that_begins_with_an_underscore_is_in_the_legend(name: str) -> No
 def test_every_method_of_the_boxes_is_in_the_legend() -> None:
     ax = plot.shift_boxes({"_baseline": {1: [0.1, 0.2]}, "other": {1: [0.3, 0.2]}})
     assert [text.get_text().strip("\u200b") for text in ax.get_legend().get_texts()] == ["_baseline", "other"]
+
+
+def test_a_calibrated_model_is_not_on_the_line_of_the_uncertainty_diagram() -> None:
+    """With two classes, entropy / log 2 is far above the error rate: the line is no line of perfect calibration."""
+    predictions = sample(5000, classes=2)
+    assert ece(predictions.probs, predictions.labels) < 0.03 < 0.2 < uce(predictions.probs, predictions.labels)
+    lines = {
+        name: {text.get_text() for text in CHARTS[name](predictions).get_legend().get_texts()}
+        for name in ("reliability", "uncertainty_reliability")
+    }
+    assert "perfect calibration" in lines["reliability"]
+    assert "perfect calibration" not in lines["uncertainty_reliability"]
+    assert "error rate = uncertainty" in lines["uncertainty_reliability"]

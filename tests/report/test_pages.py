@@ -17,7 +17,7 @@ from avuc.evaluation.files import read_scores
 from avuc.evaluation.result import json_value
 from avuc.metrics import METRICS
 from avuc.predictions import Predictions
-from avuc.report.metric_text import METRIC_TEXT, change_rows, verdict
+from avuc.report.metric_text import METRIC_TEXT, change_rows, compared_verdict, verdict
 from avuc.report.numbers import number, percent
 from avuc.report.single.page import assessment_page, comparison_page, ranking_page
 
@@ -188,6 +188,38 @@ def test_the_verdict_finds_confidences_that_are_wrong_in_both_directions(replica
     first = np.where(high, 0.9, 0.6)
     lines = verdict(evaluate(Predictions(np.stack([first, 1 - first], 1), labels), replicates=replicates))
     assert lines[1] == "However, single confidences are wrong by 15 % on average: some are too high, others too low."
+
+
+def rare(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Calibrated log-odds of a rare class, and labels."""
+    rng = np.random.default_rng(seed)
+    log_odds = rng.normal(-2.8, 1.5, rows)
+    return log_odds, (rng.random(rows) < 1 / (1 + np.exp(-log_odds))).astype(int)
+
+
+def test_the_verdict_finds_the_class_that_gets_too_much_probability():
+    """Class weights: ECE is 0.01, but the probabilities expect class 1 in 36 % of the rows instead of 11 %."""
+    log_odds, labels = rare(4000, 0)
+    shifted = np.stack((0 * log_odds, log_odds + 2), 1)
+    result = evaluate(Predictions.from_logits(shifted, labels), replicates=200)
+    assert result.metrics["ece"] < 0.02 < 0.2 < result.metrics["classwise_ece"]
+    doubt = [line for line in verdict(result) if "one class gets too much, the other too little" in line]
+    assert len(doubt) == 1
+    assert "A temperature does not repair this" in doubt[0]
+    _, with_temperature = compare(shifted, "temperature", labels=labels, replicates=200)
+    assert doubt[0][:60] in " ".join(compared_verdict(with_temperature))
+    _, repaired = compare(shifted, "vector", labels=labels, replicates=200)
+    assert "one class" not in " ".join(compared_verdict(repaired))
+
+
+@pytest.mark.parametrize("replicates", [200, 0])
+@pytest.mark.parametrize("scale", [1, 3])
+def test_the_verdict_on_a_rare_class_does_not_blame_noise(scale, replicates):
+    for seed in range(10):
+        log_odds, labels = rare(200, seed)
+        logits = np.stack((0 * log_odds, scale * log_odds), 1)
+        lines = verdict(evaluate(Predictions.from_logits(logits, labels), replicates=replicates))
+        assert "one class" not in " ".join(lines)
 
 
 @pytest.mark.parametrize("replicates", [200, 0])

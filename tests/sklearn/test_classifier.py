@@ -11,13 +11,13 @@ import sklearn
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_wine, make_classification
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.metrics import log_loss
 from sklearn.model_selection import (
     GridSearchCV,
@@ -33,6 +33,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.semi_supervised import LabelSpreading
 from sklearn.svm import SVC, LinearSVC
 
 from avuc import metrics
@@ -118,6 +119,28 @@ def test_one_against_one_margins_are_refused(digits):
     X, _, y, _ = digits
     with pytest.raises(InputError, match=r"decision_function has 45 columns for 10 classes; .*ovr"):
         CalibratedClassifier(SVC(decision_function_shape="ovo"), cv=2).fit(X[:200], y[:200])
+
+
+@pytest.mark.parametrize("cv", [3, "prefit"])
+def test_three_columns_for_three_pairs_of_classes_are_refused(cv):
+    """Three classes have three pairs: the number of columns does not show it, but no column is a class."""
+    X, y = load_wine(return_X_y=True)
+    model = make_pipeline(StandardScaler(), SVC(decision_function_shape="ovo")).fit(X[::2], y[::2])
+    with pytest.raises(InputError, match=r"columns are pairs of classes; .*ovr"):
+        CalibratedClassifier(model, cv=cv).fit(X[1::2], y[1::2])
+    classes = make_pipeline(StandardScaler(), SVC()).fit(X[::2], y[::2])
+    assert CalibratedClassifier(classes, cv=cv).fit(X[1::2], y[1::2]).score(X, y) > 0.95
+
+
+def test_the_label_minus_one_of_semi_supervised_estimators_is_no_class():
+    X, y = load_wine(return_X_y=True)
+    some = np.where(np.random.default_rng(0).random(len(y)) < 0.3, -1, y)
+    spreading = make_pipeline(StandardScaler(), LabelSpreading())
+    model = CalibratedClassifier(spreading, cv=3).fit(X, some)
+    assert model.classes_.tolist() == [0, 1, 2]
+    assert model.predict_proba(X).shape == (len(X), 3)
+    assert model.score(X, y) > 0.9
+    assert model.calibrator_.class_names_ == ("0", "1", "2")
 
 
 def test_a_trained_estimator_keeps_its_weights(cancer):
@@ -208,6 +231,20 @@ def test_a_calibrator_that_does_harm_is_not_used(weighted):
     if not weighted:
         kept = kept.fit(probs, y)
         assert kept.calibrator_.temperature_ == 0.1
+
+
+def test_class_weights_are_found_and_repaired():
+    """A logistic regression with balanced weights expects the rare class six times as often as it occurs."""
+    X, y = make_classification(6000, n_informative=6, weights=[0.95], class_sep=0.8, random_state=0)
+    balanced = LogisticRegression(class_weight="balanced")
+    said = r"expect class 1 in (29\.\d|3\d\.\d) % .* and 5\.38 % have it.*'vector' can"
+    with pytest.warns(CalibrationWarning, match=said):
+        shifted = CalibratedClassifier(balanced, cv=3).fit(X, y)
+    assert shifted.predict_proba(X)[:, 1].mean() > 5 * y.mean()
+    repaired = CalibratedClassifier(balanced, method="vector", cv=3).fit(X, y)  # a warning would be an error
+    assert abs(repaired.predict_proba(X)[:, 1].mean() - y.mean()) < 0.01
+    # weights of the rows are those of the population that the probabilities are for
+    CalibratedClassifier(method="vector", cv=3).fit(X, y, sample_weight=np.where(y == 1, 10.0, 1.0))
 
 
 def test_weights_are_those_of_the_estimator_and_of_the_calibrator(cancer):
@@ -379,6 +416,21 @@ def test_one_class_is_refused(cancer):
 def test_a_regressor_is_refused(cancer):
     with pytest.raises(ValueError, match="Unknown label type"):
         CalibratedClassifier().fit(cancer[0], np.linspace(0, 1, len(cancer[0])))
+    X, y = cancer[0][:50], (cancer[2][:50] == "benign").astype(int)
+    with pytest.raises(InputError, match="LinearRegression has no classes_ after fit, so it is no classifier"):
+        CalibratedClassifier(LinearRegression(), cv=2).fit(X, y)
+
+
+@pytest.mark.parametrize("cv", [3, "prefit"])
+def test_a_model_without_fit_is_refused(cv, cancer):
+    """The native boosters of LightGBM and XGBoost have only `predict`."""
+
+    class Booster:
+        def predict(self, X):
+            return X[:, 0]
+
+    with pytest.raises(InputError, match=r"Booster is no scikit-learn estimator .*LGBMClassifier or XGBClassifier"):
+        CalibratedClassifier(Booster(), cv=cv).fit(cancer[0], cancer[2])
 
 
 def test_certain_probabilities_get_the_floor(cancer):

@@ -112,7 +112,20 @@ CASES = [
         KEY,
         (("--scores-key", "y_pred", "--labels-key", "y_true"),),
     ),
-    Case("npz with y_prob and y", npz(y_prob=PROBS, y=LABELS), TRUTH, KEY, (("--scores-key", "y_prob"),)),
+    Case(
+        "npz with y_prob and y",
+        npz(y_prob=PROBS, y=LABELS),
+        TRUTH,
+        r"--scores-key y_prob$",
+        (("--scores-key", "y_prob"),),
+    ),
+    Case(
+        "npz with raw_score and y_test",
+        npz(raw_score=LOGITS, y_test=LABELS),
+        TRUTH,
+        r"--scores-key raw_score$",
+        (("--scores-key", "raw_score"),),
+    ),
     Case(
         "npz with Logits and Labels",
         npz(Logits=LOGITS, Labels=LABELS),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
+from avuc.core.frames import check_column_order, numbers_of, unpack_remedy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,8 +24,9 @@ def as_array(values: Any, name: str) -> Array:
         raise InputError(f"{name} are missing; give an array or a tensor")
     if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
         raise InputError(f"{name} hold masked entries, which would be read like all others; leave these rows out")
+    check_column_order(values, name)
     try:
-        return np.asarray(values)
+        array = numbers_of(values, np.asarray(values))
     except (ValueError, TypeError, RuntimeError) as error:  # rows of unequal length; tensors on a GPU or with gradients
         if isinstance(values, list | tuple) and "inhomogeneous" in str(error):
             if hasattr(values, "label_ids"):  # PredictionOutput of Transformers
@@ -42,6 +44,10 @@ def as_array(values: Any, name: str) -> Array:
             ) from error
         reason = " ".join(str(error).split())[:160]
         raise InputError(f"{name} must be an array or a tensor, found {type(values).__name__} ({reason})") from error
+    if array.dtype == object and array.ndim == 0:
+        found = f"{type(values).__name__}{unpack_remedy(values)}"
+        raise InputError(f"{name} must be an array or a tensor, found {found}")
+    return array
 
 
 def as_tensor(values: Any, name: str) -> Tensor:

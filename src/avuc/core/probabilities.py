@@ -151,6 +151,8 @@ def _remedy(rows: Tensor, totals: Tensor) -> str:
             return f"they are rounded to {digits} digits, so divide each row by its sum: p / p.sum(1)[:, None]"
         if _are_percentages(rows, totals):
             return "divide percentages by 100"
+        if bool((rows <= 1).all()):
+            return "divide each row by its sum if these are one-vs-rest scores; apply softmax if these are logits"
     return "apply softmax if these are logits"
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
+from avuc.core.frames import check_same_rows
 
 Kind = Literal["probs", "logits"]
 Shape = tuple[int, ...]
@@ -89,6 +90,7 @@ def as_rows(
             [0.8000, 0.2000]], dtype=torch.float64)
     """
     what = "probabilities" if kind == "probs" else "logits"
+    check_same_rows(scores, labels, (what, "labels"))
     tensor = as_tensor(scores, what).detach()
     targets = None if labels is None else as_tensor(labels, "labels").detach()
     layout = find_layout(
@@ -122,6 +124,7 @@ def multilabel_rows(
     >>> multilabel_rows([[0.9, 0.2]], [[1, -100]], kind="probs").scores
     tensor([[0.1000, 0.9000]], dtype=torch.float64)
     """
+    check_same_rows(scores, labels)
     tensor = as_tensor(scores, "scores").detach()
     shape = tuple(tensor.shape[int(draws) :])
     if len(shape) < 2 or 0 in shape[1:]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from avuc.core.arrays import as_array, as_tensor, text_remedy
 from avuc.core.errors import InputError
+from avuc.core.frames import check_same_rows
 from avuc.core.probabilities import BOTH_COLUMNS
 from avuc.core.tasks import IGNORE_INDEX, as_rows
 from avuc.metrics.arrays import Array
@@ -92,6 +93,7 @@ def metric_rows(
     >>> metric_rows([0.9, 0.2, 0.4], [1, 0, -100]).probs.tolist()
     [[0.09999999999999998, 0.9], [0.8, 0.2]]
     """
+    check_same_rows(probs, labels, ("probabilities", "labels"))
     matrix = probs.detach() if isinstance(probs, Tensor) else as_array(probs, "probabilities")
     targets = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else as_array(labels, "labels")
     plain = matrix.ndim == 2 and matrix.shape[1] > 1 and class_dim in (None, 1, -1) and targets.ndim == 1

@@ -88,14 +88,14 @@ def uncertainty_reliability(
     check_bins(bins)
     table = uncertainty_table(statistics_of(predictions, labels, "uncertainty_reliability"), bins)
     ax = axes_or_new(ax, "uncertainty_reliability")
-    _draw(ax, table, label or f"UCE {float(expected_gap(table)):.3f}", next_colour(ax, color), level)
+    name = label or f"UCE {float(expected_gap(table)):.3f}"
+    _draw(ax, table, name, next_colour(ax, color), level, "error rate = uncertainty")
     ax.set(xlabel="uncertainty (entropy / log C)", ylabel="error rate")
     legend(ax, loc="upper left")
     return ax
 
 
-def _draw(ax: Axes, table: BinTable, label: str, color: Any, level: float) -> None:
-    ideal = "perfect calibration"
+def _draw(ax: Axes, table: BinTable, label: str, color: Any, level: float, ideal: str = "perfect calibration") -> None:
     if not has_label(ax, ideal):
         ax.plot([0, 1], [0, 1], color=light("soft"), linewidth=1, linestyle=DASHED, label=ideal)
     curve, full = curve_from_table(table), table.rows > 0

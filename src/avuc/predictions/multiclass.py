@@ -14,6 +14,7 @@ from torch import Tensor
 from avuc.core.arrays import as_tensor
 from avuc.core.display import Displayed
 from avuc.core.errors import InputError
+from avuc.core.frames import check_same_rows
 from avuc.core.tasks import IGNORE_INDEX, Rows, as_rows
 from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.predictions.display import facts, frame
@@ -63,6 +64,7 @@ class Predictions(Displayed):
     ignore_index: InitVar[int | None] = IGNORE_INDEX
 
     def __post_init__(self, class_dim: int | None, ignore_index: int | None) -> None:
+        check_same_rows(self.probs, self.labels, ("probs", "labels"))
         probs = as_tensor(self.probs, "probs")
         if not probs.is_floating_point():
             description = f"{tuple(probs.shape)} {probs.dtype}"

@@ -15,6 +15,7 @@ from avuc import uncertainty
 from avuc.core.arrays import as_tensor
 from avuc.core.display import Displayed
 from avuc.core.errors import InputError
+from avuc.core.frames import check_same_rows
 from avuc.core.tasks import IGNORE_INDEX, binary_rows, multilabel_rows
 from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.predictions.display import decision_frame, decision_table
@@ -54,6 +55,7 @@ class MultiLabelPredictions(Displayed):
     ignore_index: InitVar[int | None] = IGNORE_INDEX
 
     def __post_init__(self, ignore_index: int | None) -> None:
+        check_same_rows(self.probs, self.labels, ("probs", "labels"))
         probs = as_tensor(self.probs, "probs").detach()
         if not probs.is_floating_point() or probs.ndim != 2 or probs.shape[1] == 0:
             description = f"{tuple(probs.shape)} {probs.dtype}"
@@ -117,6 +119,7 @@ class MultiLabelPredictions(Displayed):
         >>> MultiLabelPredictions.from_logits([[2.0, 0.0]], [[1, 1]]).probs
         tensor([[0.8808, 0.5000]], dtype=torch.float64)
         """
+        check_same_rows(logits, labels, ("logits", "labels"))
         tensor = as_tensor(logits, "logits")
         if tensor.ndim != 2:
             raise InputError(

@@ -229,7 +229,7 @@ def verdict(result: EvaluationResult) -> list[str]:
         lines = [f"The model is overconfident: {both}."]
     else:
         lines = [f"The model is underconfident: {both}."]
-    lines = _order_doubts(result) + lines
+    lines = _order_doubts(result) + lines + _class_doubts(result)
     certain, flagged = (result.metrics[name] for name in ("p_accurate_given_certain", "p_uncertain_given_inaccurate"))
     if accuracy == 1:
         lines.append("It makes no mistakes on these rows, so its uncertainty about mistakes cannot be measured.")
@@ -258,6 +258,22 @@ def _order_doubts(result: EvaluationResult) -> list[str]:
     ]
 
 
+def _class_doubts(result: EvaluationResult) -> list[str]:
+    """Return a sentence if one of two classes gets too much probability, which ECE does not show.
+
+    ECE joins the bins of p and 1 − p. If class 1 is too probable in both, the errors cancel.
+    """
+    by_class, ece = result.metrics["classwise_ece"], result.metrics["ece"]
+    low, high = (result.intervals.get(name, (math.nan, math.nan))[i] for name, i in (("classwise_ece", 0), ("ece", 1)))
+    if result.num_classes > 2 or result.per_label or not (by_class > ece + 0.05 and low > high):
+        return []
+    return [
+        f"However, the probabilities of the classes are wrong by {percent(by_class)} on average: one class gets too "
+        "much, the other too little, as after class weights or resampling in training. A temperature does not repair "
+        "this; calibrate with --method auto."
+    ]
+
+
 def compared_verdict(result: Comparison) -> list[str]:
     """Return what calibration changed, in sentences."""
     if result.refused is not None:
@@ -283,13 +299,13 @@ def compared_verdict(result: Comparison) -> list[str]:
     )
     value, low, high = result.change["ece"]
     if value == 0:
-        return [*lines, f"ECE stays at {before.metrics['ece']:.4f}."]
+        return [*lines, f"ECE stays at {before.metrics['ece']:.4f}.", *_class_doubts(after)]
     verb = "falls" if value < 0 else "rises"
     certainty = (
         "" if math.isnan(low) else (", a significant change" if low > 0 or high < 0 else ", which may be chance")
     )
     lines.append(f"ECE {verb} from {before.metrics['ece']:.4f} to {after.metrics['ece']:.4f}{certainty}.")
-    return lines
+    return lines + _class_doubts(after)
 
 
 def _grade(auroc: float, interval: tuple[float, float] | None) -> str:

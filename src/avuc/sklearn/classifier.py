@@ -26,8 +26,10 @@ from avuc.calibration import (
 )
 from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError
+from avuc.core.frames import check_same_rows
 from avuc.core.row_groups import group_numbers
-from avuc.sklearn.scores import Array, class_numbers, classifier_logits
+from avuc.sklearn.scores import Array, check_decisions, class_numbers, classifier_logits, known_classes
+from avuc.sklearn.shares import warn_of_class_shares
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -90,19 +92,27 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 patient) are held out together, and the calibrator is judged by groups. With metadata routing,
                 `groups` is for the splitter, if it asks for them.
         """
+        if self.estimator is not None and not hasattr(self.estimator, "fit"):
+            raise InputError(
+                f"{type(self.estimator).__name__} is no scikit-learn estimator (it has no fit); give one, such as "
+                "LGBMClassifier or XGBClassifier, or fit a calibrator of avuc.calibration on the scores of your model"
+            )
         calibrator, estimator = self._calibrator(), self._estimator()
         if y is None:
             raise InputError("CalibratedClassifier requires y to be passed, but the target y is None")
         check_classification_targets(y)
+        for name, values in {"y": y, "sample_weight": sample_weight, "groups": fit_params.get("groups")}.items():
+            check_same_rows(X, values, ("X", name))
         X, y = indexable(X, y)
         labels = column_or_1d(y, warn=True)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
         if isinstance(estimator, FrozenEstimator):
             check_is_fitted(estimator)
             self.estimator_: Any = estimator
-            self.classes_: Array = np.asarray(estimator.classes_)
+            self.classes_: Array = known_classes(estimator)
             self._need_two_classes()
             scores, numbers = classifier_logits(estimator, X, self.classes_), class_numbers(labels, self.classes_)
+            check_decisions(estimator, X, scores, self.classes_)
             rows, groups = np.arange(len(labels)), fit_params.get("groups")
         else:
             self.classes_ = np.unique(labels)
@@ -110,9 +120,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             groups = split_params.get("groups")
             if len(self.classes_) > 1:
                 scores, rows = self._held_out(estimator, X, labels, params, split_params)
-                numbers = class_numbers(labels[rows], self.classes_)
             self.estimator_ = clone(estimator).fit(X, labels, **_check_method_params(X, params))
+            # semi-supervised estimators do not learn -1 as a class
+            learned = np.isin(self.classes_, known_classes(self.estimator_))
+            self.classes_ = self.classes_[learned]
             self._need_two_classes()
+            scores, numbers = scores[:, learned], class_numbers(labels[rows], self.classes_)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -138,6 +151,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
             self.calibrator_ = TemperatureScaling.identity(len(self.classes_), self.check_.figures["nll"].before)
         self.calibrator_.class_names_ = tuple(str(name) for name in self.classes_)
+        warn_of_class_shares(self.calibrator_.predict_proba(scores), numbers, weight, groups, self.classes_)
 
     def _held_out(self, estimator: Any, X: Any, labels: Array, params: Any, split_params: Any) -> tuple[Array, Array]:
         """Return logits of rows that the estimator has not seen in training, and their row numbers."""
@@ -146,11 +160,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             used = _check_method_params(X, params, indices=train)
             fitted = clone(estimator).fit(_safe_indexing(X, train), labels[train], **used)
             # nothing can be learned from a class that this fit has not seen
-            known = np.flatnonzero(np.isin(labels, fitted.classes_))
+            known = np.flatnonzero(np.isin(labels, known_classes(fitted)))
             test = np.intersect1d(np.arange(len(labels))[test], known)
             if len(test):
-                scores.append(classifier_logits(fitted, _safe_indexing(X, test), self.classes_))
+                held_out = _safe_indexing(X, test)
+                scores.append(classifier_logits(fitted, held_out, self.classes_))
                 rows.append(test)
+                check_decisions(fitted, held_out, scores[-1], self.classes_)
         if not rows:
             raise InputError("cv holds out no row of a class that it trains on; give each part rows of every class")
         return np.concatenate(scores), np.concatenate(rows)

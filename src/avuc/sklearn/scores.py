@@ -14,6 +14,17 @@ from avuc.metrics.statistics import NLL_FLOOR
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+# with fewer rows, decisions and largest values may differ by chance
+MANY_ROWS = 10
+
+
+def known_classes(estimator: Any) -> Array:
+    """Return the class labels of a fitted classifier, in its order."""
+    if not hasattr(estimator, "classes_"):
+        raise InputError(f"{type(estimator).__name__} has no classes_ after fit, so it is no classifier; use one")
+    return np.asarray(estimator.classes_)
+
+
 def classifier_logits(estimator: Any, X: Any, classes: Array) -> Array:
     """Return log-probabilities (N, C) in float64, with the columns in the order of `classes`.
 
@@ -25,7 +36,7 @@ def classifier_logits(estimator: Any, X: Any, classes: Array) -> Array:
         X: rows.
         classes: (C,) sorted class labels, those of the estimator among them; or those of the estimator, in its order.
     """
-    own = np.asarray(estimator.classes_)
+    own = known_classes(estimator)
     if hasattr(estimator, "predict_proba"):
         scores = logits_from_probs(np.asarray(estimator.predict_proba(X), dtype=np.float64))
     elif hasattr(estimator, "decision_function"):
@@ -45,6 +56,26 @@ def classifier_logits(estimator: Any, X: Any, classes: Array) -> Array:
     every = np.full((len(scores), len(classes)), np.log(NLL_FLOOR))
     every[:, np.searchsorted(classes, own)] = scores
     return every
+
+
+def check_decisions(estimator: Any, X: Any, scores: Array, classes: Array) -> None:
+    """Raise if the three columns of a `decision_function` are pairs of classes, (0, 1), (0, 2), (1, 2).
+
+    With any other number of classes, one-against-one has another number of columns than classes.
+
+    Args:
+        estimator: a fitted classifier.
+        X: rows.
+        scores: (N, C) what `classifier_logits` returned for them.
+        classes: (C,) class labels, in the order of the columns.
+    """
+    if hasattr(estimator, "predict_proba") or len(estimator.classes_) != 3 or len(scores) < MANY_ROWS:
+        return
+    if np.mean(classes[scores.argmax(axis=1)] == np.asarray(estimator.predict(X))) < 0.5:
+        raise InputError(
+            f"the largest value of {type(estimator).__name__}.decision_function is rarely that of the predicted class, "
+            "so its columns are pairs of classes; use one-vs-rest (decision_function_shape='ovr') or predict_proba"
+        )
 
 
 def class_numbers(labels: Any, classes: Array) -> Array:

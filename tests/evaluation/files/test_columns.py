@@ -17,6 +17,7 @@ import torch
 from avuc.core.errors import InputError
 from avuc.evaluation.files import read_scores
 from avuc.evaluation.files.columns.choose import choose_columns, expand_columns
+from avuc.evaluation.files.columns.columns import binary_column
 from avuc.evaluation.files.names import ReadOptions
 
 TABLES = [".csv", ".parquet"]
@@ -87,6 +88,62 @@ def test_stray_numbers_are_no_classes(tmp_path, refused, suffix, kind, stray, la
     assert file.num_classes == 2
     assert accuracy(file) == want > 0.9
     assert file.kind == kind
+
+
+@pytest.mark.parametrize("suffix", TABLES)
+@pytest.mark.parametrize("score", ["y_prob", "probability", "score", "prob_1", "churn_probability", "y_pred_proba"])
+@pytest.mark.parametrize("strays", [("y_pred",), ("prediction", "fold"), ("SampleId",), ("y_pred", "PassengerId")])
+def test_one_binary_score_beside_the_predicted_class(tmp_path, suffix, score, strays):
+    """The columns y_true, y_pred and y_prob: a class of whole numbers is no second score."""
+    logits, labels = model()
+    positive = softmax(logits)[:, 1]
+    extra = {name: np.arange(300) if name.endswith("Id") else logits.argmax(1) for name in strays}
+    file = read_scores(write(tmp_path / f"a{suffix}", {"y_true": labels, **extra, score: positive}))
+    assert file.num_classes == 2
+    assert accuracy(file) == float((logits.argmax(1) == labels).mean())
+    np.testing.assert_allclose(file.scores[:, 1], positive, atol=1e-6)
+    assert any(re.search("not (a score|scores)", note) and all(name in note for name in strays) for note in file.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("probability_yes", ("probs", "yes")),
+        ("predicted_probability", ("probs", "")),
+        ("y_pred_prob", ("probs", "")),
+        ("Proba", ("probs", "")),
+        ("log_prob", None),
+        ("prob_max", None),
+        ("problem", None),
+        ("probable", None),
+    ],
+)
+def test_names_of_binary_scores(name, meant):
+    assert binary_column(name) == meant
+
+
+@pytest.mark.parametrize("suffix", TABLES)
+@pytest.mark.parametrize("names", [["1", "2", "3+"], ["0-9", "10-19", "20"]])
+def test_some_class_names_may_be_numbers(tmp_path, suffix, names):
+    logits, labels = model(3)
+    columns = {f"prob_{name}": values for name, values in zip(names, softmax(logits).T, strict=True)}
+    file = read_scores(write(tmp_path / f"a{suffix}", columns | {"label": np.array(names)[labels]}))
+    assert file.class_names == tuple(names)
+    assert accuracy(file) == float((logits.argmax(1) == labels).mean())
+
+
+@pytest.mark.parametrize("suffix", TABLES)
+def test_one_score_beside_other_numbers_is_refused(tmp_path, refused, suffix):
+    logits, labels = model()
+    positive = softmax(logits)[:, 1]
+    table = {"age": 20 + labels, "score": positive, "y": labels}
+    line = refused(write(tmp_path / f"age{suffix}", table))
+    assert "or the one with the score of class 1, for example" in line
+    assert accuracy(read_scores(tmp_path / f"age{suffix}", columns="score")) > 0.9
+    confidences = {"y_true": labels, "y_pred": logits.argmax(1), "score": softmax(logits).max(1)}
+    assert "may contain confidences" in refused(write(tmp_path / f"confidences{suffix}", confidences))
+    three = {"y_true": np.arange(300) % 3, "y_pred": np.arange(300) % 3, "score": positive}
+    assert "save one column per class" in refused(write(tmp_path / f"three{suffix}", three))
 
 
 @pytest.mark.parametrize("suffix", TABLES)

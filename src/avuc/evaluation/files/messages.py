@@ -72,7 +72,8 @@ def ambiguous_columns(
         example = list_option(columns)
     label_option = f" --label {'NAME' if label is None else shlex.quote(label)}" if needs_labels else ""
     columns_option = shlex.quote(example) if columns else example
-    return file_error(path, problem, f"name the score columns, for example: --columns {columns_option}{label_option}")
+    what = "the score columns" if columns else "the score columns, or the one with the score of class 1"
+    return file_error(path, problem, f"name {what}, for example: --columns {columns_option}{label_option}")
 
 
 def two_models(path: Path, chosen: Sequence[str], starts: Sequence[str]) -> InputError:

@@ -21,7 +21,7 @@ SCORE_NAMES = ("logits", "probs", "predictions", "scores")
 LABEL_NAMES = ("labels", "y", "targets", "ground_truth")
 # further names of labels, in upper or lower case, with spaces or hyphens instead of underscores
 MORE_LABEL_NAMES = (
-    *("label", "target", "y_true", "class", "true_label", "true_class", "truth", "gt", "true"),
+    *("label", "target", "y_true", "class", "true_label", "true_class", "truth", "gt", "true", "y_test", "actual"),
     "label_ids",  # the name in Trainer.predict of Transformers
 )
 MAX_GB = 8.0

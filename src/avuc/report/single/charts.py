@@ -23,17 +23,18 @@ SETTINGS = CHART_STYLE
 
 def reliability_chart(results: Named) -> str:
     """Return the reliability diagram: accuracy by confidence."""
-    return _reliability(results, "reliability", "confidence", "accuracy")
+    return _reliability(results, "reliability", "confidence", "accuracy", "perfect calibration")
 
 
 def uncertainty_chart(results: Named) -> str:
     """Return the uncertainty diagram: error rate by uncertainty."""
-    return _reliability(results, "uncertainty", "uncertainty (entropy / log C)", "error rate")
+    line = "error rate = uncertainty"
+    return _reliability(results, "uncertainty", "uncertainty (entropy / log C)", "error rate", line)
 
 
-def _reliability(results: Named, name: str, x_label: str, y_label: str) -> str:
+def _reliability(results: Named, name: str, x_label: str, y_label: str, line: str) -> str:
     def paint(axes: Any) -> None:
-        axes.plot([0, 1], [0, 1], color=light("soft"), linewidth=1, linestyle=(0, (4, 3)), label="perfect calibration")
+        axes.plot([0, 1], [0, 1], color=light("soft"), linewidth=1, linestyle=(0, (4, 3)), label=line)
         for (title, result), role in zip(results, STYLES[len(results)], strict=True):
             curve = result.curves[name]
             full = [i for i, count in enumerate(curve["rows"]) if count]

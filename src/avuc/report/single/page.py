@@ -75,7 +75,8 @@ CAPTIONS = {
     "confidence": ("How confident is the model?", "The distribution of the confidences."),
     "uncertainty": (
         "Does the uncertainty match the error rate?",
-        "Rows grouped by uncertainty. Above the dashed line the model is wrong more often than its uncertainty says.",
+        "Rows grouped by uncertainty. Above the dashed line the model is wrong more often than its uncertainty says. A "
+        "calibrated model is not on the line: with two classes it is clearly below, with hundreds above.",
     ),
     "avu": (
         "Certain when right, uncertain when wrong",

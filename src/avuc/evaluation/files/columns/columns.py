@@ -21,12 +21,7 @@ SCORE_PREFIXES = {"logits": "logits", "logit": "logits", "probs": "probs", "prob
     name: name for name in ("predictions", "scores", "score")
 }
 # a single column with one of these names is the score of class 1; the value is the kind, if the name says it
-BINARY_NAMES = {"p": "probs", "p1": "probs", "proba": "probs", "probability": "probs", "y_prob": "probs"} | {
-    "y_proba": "probs",
-    "pred_proba": "probs",
-    "y_score": "",
-    "y_logit": "logits",
-}
+BINARY_NAMES = {"p": "probs", "p1": "probs", "y_score": "", "y_logit": "logits"}
 # names of columns that count the rows
 ROW_NUMBER_NAMES = frozenset({"", "id", "index", "row", "__index_level_0__"})
 # names of other columns that are often saved with the scores
@@ -136,6 +131,15 @@ def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], wher
 def is_row_number(name: str) -> bool:
     """Return whether a column with this name counts the rows; pandas writes `Unnamed: 0`, `Unnamed: 0.1`."""
     return name.lower() in ROW_NUMBER_NAMES or re.fullmatch(r"unnamed: \d+(\.\d+)*", name, re.IGNORECASE) is not None
+
+
+def is_other_data(name: str) -> bool:
+    """Return whether a column with this name is often saved with the scores: a predicted class, a fold, an id.
+
+    >>> is_other_data("y_pred"), is_other_data("PassengerId"), is_other_data("covid")
+    (True, True, False)
+    """
+    return name.lower() in OTHER_DATA_NAMES or re.search(r"_id$|[a-z]I[dD]$", name) is not None
 
 
 def begins(name: str, prefix: str) -> bool:
@@ -257,8 +261,8 @@ def no_score_columns(path: Path, names: Sequence[str], texts: Sequence[str], sam
 def binary_column(name: str) -> tuple[str, str] | None:
     """Return the kind and the class that the name of a single score column says; None: it is no name of a score.
 
-    >>> binary_column("prob_dog"), binary_column("y_score"), binary_column("age")
-    (('probs', 'dog'), ('', ''), None)
+    >>> binary_column("prob_dog"), binary_column("y_score"), binary_column("churn_probability"), binary_column("age")
+    (('probs', 'dog'), ('', ''), ('probs', ''), None)
     """
     plain = name.lower()
     if plain in BINARY_NAMES:
@@ -267,7 +271,8 @@ def binary_column(name: str) -> tuple[str, str] | None:
         suffix = suffix_of(name, prefix)
         if begins(name, prefix) and suffix.lower() not in OTHER_DATA_NAMES:
             return kind, suffix
-    return None
+    match = re.fullmatch(r"(?!.*log)(?:.*[ _.-])?prob(?:a|ability)?(?:[ _.-](.+))?", name, re.IGNORECASE)
+    return ("probs", match[1] or "") if match and (match[1] or "").lower() not in OTHER_DATA_NAMES else None
 
 
 def single_score_column(path: Path, name: str) -> InputError:

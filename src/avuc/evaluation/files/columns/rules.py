@@ -21,6 +21,7 @@ from avuc.evaluation.files.columns.columns import (
     binary_column,
     columns_summing_to_one,
     is_number,
+    is_other_data,
     is_row_number,
     no_score_columns,
     number_suffixes,
@@ -60,12 +61,14 @@ def prefixed_columns(
     repeated = _numbered_by_pandas(chosen)
     if repeated is not None:
         return Columns(tuple(repeated), kind_name, tuple(map(str, range(len(repeated)))), label, notes)
-    _check_strays(path, others, chosen, suffixes, label, options)
+    values = _label_values(sample, label)
+    if values != set(suffixes):  # prob_1, prob_2, prob_3+ with labels 1, 2, 3+ are clear
+        _check_strays(path, others, chosen, suffixes, label, options)
     numbered = all(_is_digits(suffix) for suffix in suffixes)
     if numbered or len(chosen) < 2:
         ordered, classes = ordered_classes(path, chosen, suffixes)
         return Columns(ordered, kind_name, classes, label, notes)
-    named = _are_labels(suffixes, sample, label)
+    named = bool(values) and values <= set(suffixes)
     if not named and prefix in WEAK_PREFIXES and _others_fit_too(others, chosen, suffixes, sample):
         return None
     if not named:
@@ -100,10 +103,9 @@ def _numbered_by_pandas(names: list[str]) -> list[str] | None:
     return expected if len(names) > 1 and set(expected) == set(names) else None
 
 
-def _are_labels(suffixes: list[str], sample: TableSample | None, label: str | None) -> bool:
-    """Return whether all labels are among these names."""
-    values = sample.labels(label) if sample is not None and label is not None else frozenset[str]()
-    return bool(values) and values <= set(suffixes)
+def _label_values(sample: TableSample | None, label: str | None) -> frozenset[str]:
+    """Return the distinct labels; none if they are not known."""
+    return sample.labels(label) if sample is not None and label is not None else frozenset()
 
 
 def _others_fit_too(others: list[str], chosen: list[str], suffixes: list[str], sample: TableSample | None) -> bool:
@@ -175,12 +177,16 @@ def unprefixed_columns(
 
     - their names are the labels: `cat, dog` and labels `cat`, `dog`;
     - they are numbered without gaps, and no other column could be a score: `class_0, class_1, fold`;
-    - their rows sum to 1 as exactly as their digits allow, and no other set of columns does: `cat, dog, age`.
+    - their rows sum to 1 as exactly as their digits allow, and no other set of columns does: `cat, dog, age`;
+    - only one has a name of binary scores, and the others have names of other data: `y_prob, y_pred, fold`.
     """
     texts = [name for name in others if sample is not None and not sample.is_number(name)]
-    row_numbers = [name for name in others if is_row_number(name)]
-    skipped = {*texts, *row_numbers}
+    skipped = {*texts, *(row_numbers := [name for name in others if is_row_number(name)])}
     pool = [name for name in others if name not in skipped]
+    single = [name for name in pool if binary_column(name) is not None]
+    rest = [name for name in pool if name not in single]
+    if len(single) == 1 and all(is_other_data(name) for name in rest):
+        pool, texts = single, [*texts, *rest]
     binary = binary_column(pool[0]) if len(pool) == 1 else None
     if binary is not None and not any(binary_column(name) for name in texts):  # such a text may be a list of scores
         kind, name = binary
@@ -192,7 +198,7 @@ def unprefixed_columns(
     if len(pool) < 2:
         raise no_score_columns(path, names, texts, sample)
     likely = [name for name in pool if name.lower() not in OTHER_DATA_NAMES]
-    values = sample.labels(label) if sample is not None and label is not None else frozenset[str]()
+    values = _label_values(sample, label)
     probability_columns = columns_summing_to_one(sample, likely) or []
 
     def result(chosen: list[str], classes: list[str], *, numbered: bool = False) -> Columns:

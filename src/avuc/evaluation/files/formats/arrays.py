@@ -7,6 +7,7 @@ No pickle is opened, and nothing is allocated before the header agrees with the 
 from __future__ import annotations
 
 import math
+import shlex
 import shutil
 import struct
 import zipfile
@@ -153,10 +154,12 @@ def _scores_by_name(path: Path, names: Sequence[str], options: ReadOptions, load
     """Choose scores and labels among the names of a file's arrays, and load them."""
     key = choose_name(path, names, options.scores_key, SCORE_NAMES, "scores")
     if key is None:
+        label, labels = find_label_name(path, names, options.labels_key)
+        rest = [name for name in names if name not in (label, *labels, *CLASS_NAMES)]
         raise file_error(
             path,
             f"contains no array named {listing(SCORE_NAMES)} (its arrays: {listing(names)})",
-            "name the scores with --scores-key",
+            f"name the scores with --scores-key{' ' + shlex.quote(rest[0]) if len(rest) == 1 else ''}",
         )
     raw = RawScores(load(key, False), f"key {key!r}", key, (key,), notes=other_scores_note(key, names, options))
     check_chosen(path, key, raw.scores.shape, names, options)
