@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import make_studies
@@ -265,6 +266,18 @@ def test_the_rest_of_tiny_imagenet_can_be_added():
     )
 
 
+def test_minutes_of_runs_side_by_side_count_once():
+    """Two queues of run_many.py work on one study at the same time; a later run adds its own minutes."""
+    runs = [
+        {"started": "2026-11-19T10:00:00Z", "seconds": 600.0},
+        {"started": "2026-11-19T10:00:01.5+00:00", "seconds": 300.0},
+        {"started": "2026-11-19T10:09:00Z", "seconds": 120.0},
+        {"started": "2026-11-19T12:00:00Z", "seconds": 60.0},
+    ]
+    assert run_study.minutes_of(runs) == run_study.minutes_of(runs[::-1]) == 12.0
+    assert run_study.minutes_of([]) == 0.0
+
+
 def test_another_study_is_not_added(home, tmp_path, monkeypatch):
     monkeypatch.setattr(run_study, "RESULTS", tmp_path)
     with pytest.raises(InputError, match="no published study to add to"):
@@ -283,6 +296,42 @@ def test_a_page_of_an_incomplete_study(home, tmp_path, kept):
     text = make_studies.make(home / "studies", results, home / "docs")[home / "docs" / "small.md"]
     assert ("Validation data, for comparison" in text) == ("validation" in kept)
     assert ("kinds of shift at intensity 5" in text) == (kept[-1] in ("gaussian_noise", "contrast"))
+
+
+def test_a_method_that_is_not_finished_changes_no_figure_of_another(home, tmp_path):
+    """A part of a study is published at intensity 5 first: the means of finished methods stay those of all shifts."""
+    whole, part = (
+        studies_tables.read_published(_published(home, tmp_path / name, keep) / "small").results
+        for name, keep in {
+            "whole": lambda line: True,
+            "part": lambda line: line[:3] != ["AvUC", "1", "contrast"],
+        }.items()
+    )
+    for name in ("Plain", "Plain-TS"):
+        for where in ("5", "shifted"):
+            figures = [studies_tables.figure(results, name, "ece", where) for results in (whole, part)]
+            assert figures[0] == figures[1]
+            assert figures[0].seeds == 2
+    # the seed that lacks a shift has no mean over the shifts
+    finished, unfinished = (studies_tables.figure(results, "AvUC", "ece", "5") for results in (whole, part))
+    assert unfinished.seed_numbers == (0,)
+    assert unfinished.by_seed == finished.by_seed[:1]
+    assert studies_tables.figure(part, "AvUC", "ece", "clean") == studies_tables.figure(whole, "AvUC", "ece", "clean")
+    value, seeds = studies_tables.difference(part, ("AvUC", "Plain"), "ece", "shifted")
+    both = [studies_tables.figure(whole, name, "ece", "shifted").by_seed[0] for name in ("AvUC", "Plain")]
+    assert (value.value, seeds) == (pytest.approx(both[0] - both[1]), 1)
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [((1, 1, 1), "one seed"), ((1, 5, 5), "over 5 seeds"), ((5, 1, 3), "over 3 or 5 seeds")],
+)
+def test_a_table_says_over_how_many_seeds_it_is(home, tmp_path, counts, text):
+    results = studies_tables.read_published(_published(home, tmp_path) / "small").results
+    methods = [
+        replace(method, seeds=tuple(range(count))) for method, count in zip(results.methods, counts, strict=True)
+    ]
+    assert studies_tables.clean(replace(results, methods=methods), []).partition(".")[0].endswith(text)
 
 
 def test_a_page_says_what_was_changed(home, tmp_path):
