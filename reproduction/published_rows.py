@@ -79,7 +79,7 @@ class Publication:
         """
         recipes = [parse_recipe(each.recipe, "the published recipe") for each in (self, later)]
         check_resumable(*recipes, source)
-        joined = StoredRecipe.parse(_joined(self.recipe, later.recipe))
+        joined = StoredRecipe.parse(join_recipes(self.recipe, later.recipe))
         rows = {_evaluation(row): row for row in (*later.rows, *self.rows)}
         models = {_model(row): row for row in (*later.models, *self.models)}
         published = {_model(row) for row in self.models}
@@ -97,7 +97,7 @@ class Publication:
         return Publication(tuple(rows.values()), tuple(models.values()), facts, joined.to_toml())
 
 
-def _joined(first: str, second: str) -> str:
+def join_recipes(first: str, second: str) -> str:
     """Return a recipe with the methods, seeds, shifts and severities of both.
 
     A part of a study is often run with some of its seeds, or at its largest severity, first.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -236,20 +238,35 @@ def test_a_later_run_adds_what_is_missing_and_replaces_nothing(home, tmp_path, m
     assert len(models.read_text().splitlines()) == 1 + 4
 
 
+def test_results_of_earlier_runs_of_a_study_are_published_too(home, tmp_path, monkeypatch):
+    """Entries of a plan have other intensities; the study's recipe is that of the entry that began last."""
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
+    shutil.copytree(home / "out", tmp_path / "out")
+    with contextlib.closing(Store(tmp_path / "out")) as store:
+        recipe = StoredRecipe.parse(store.recipe().stored_text().replace("severities = [5]", "severities = [1]"))
+        store.adopt(parse_recipe(recipe.to_toml(), "later"))
+    for name in ("out", "small"):
+        run_study.publish((home if name == "out" else tmp_path) / "out", tmp_path / name / "published")
+    before, after = (published_rows.Publication.read(tmp_path / name / "published") for name in ("out", "small"))
+    assert after.rows == before.rows
+    assert parse_recipe(after.recipe, "published").study.severities == (1, 5)
+    assert after.facts["missing"] == 3 * 2 * 2
+
+
 def test_recipes_are_joined():
     """A later run may have fewer or more seeds, shifts, severities, other data and methods."""
     text = RECIPE.replace("severities = [5]", "severities = [1]").replace("contrast", "fog")
     text = text.replace('["photographs"]', '[{ name = "nets", path = "data:nets" }, "photographs"]')
     text = text.replace('name = "Plain"\nmethod = "vanilla"', 'name = "Plain"\nmethod = "vanilla"\nseeds = [1, 2]')
     text += '[[methods]]\nname = "Dropout"\nmethod = "dropout"\nseeds = [0]\n'
-    joined = published_rows._joined(RECIPE, text)
+    joined = published_rows.join_recipes(RECIPE, text)
     recipe = parse_recipe(joined, "joined")
     assert (recipe.study.severities, recipe.study.seeds) == ((1, 5), (0, 1))
     assert recipe.study.shifts == ("gaussian_noise", "contrast", "fog")
     assert {other.name for other in recipe.study.others} == {"photographs", "nets"}
     seeds = {method.name: recipe.seeds(method) for method in recipe.methods}
     assert seeds == {"Plain": (0, 1, 2), "Plain-TS": (0, 1, 2), "AvUC": (0, 1), "Dropout": (0,)}
-    assert published_rows._joined(joined, RECIPE) == published_rows._joined(joined, joined) == joined
+    assert published_rows.join_recipes(joined, RECIPE) == published_rows.join_recipes(joined, joined) == joined
 
 
 def test_the_rest_of_tiny_imagenet_can_be_added():
