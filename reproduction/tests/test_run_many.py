@@ -184,14 +184,16 @@ time.sleep(100)
     assert "KeyboardInterrupt" in (out / "logs" / "hangs-0.log").read_text()
 
 
-def test_a_terminated_runner_takes_its_studies_with_it(tmp_path):
+@pytest.mark.parametrize("before", ["", "trap '' INT; "])  # as `command &` does in a script
+def test_a_terminated_runner_takes_its_studies_with_it(tmp_path, before):
     """`timeout` and batch systems send SIGTERM; studies that went on would use the GPU beside the next run."""
     (tmp_path / "small.toml").write_text(RECIPE)
     plan = '[[study]]\nqueue = "a"\nrecipe = "small.toml"\nout = "one"\nset = ["train.epochs=100000"]\ndevice = "cpu"\n'
     (tmp_path / "plan.toml").write_text(plan)
     command = [sys.executable, run_many.__file__, "plan.toml", "--out", "out", "--minutes", "9"]
     log = tmp_path / "out" / "logs" / "a-0.log"
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as runner:
+    shell = ["sh", "-c", f'{before}exec "$@"', "sh", *command]
+    with subprocess.Popen(shell, cwd=tmp_path, stderr=subprocess.DEVNULL) as runner:
         wait_for(log, "training Plain, first")
         runner.terminate()
     wait_for(log, "interrupted")
