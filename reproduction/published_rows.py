@@ -15,6 +15,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,8 @@ class Publication:
         models = {_model(row): row for row in (*later.models, *self.models)}
         published = {_model(row) for row in self.models}
         again = [row for row in later.models if _model(row) in published and int(row["epochs"])]
+        # a later run may have gone on with a copy that has runs of this publication
+        runs = [*self.facts["runs"], *(run for run in later.facts["runs"] if run not in self.facts["runs"])]
         facts = {
             **self.facts,
             "evaluations": len(rows),
@@ -91,10 +94,19 @@ class Publication:
             "models": self.facts["models"]
             + later.facts["models"]
             - sum(getattr(recipes[1].method(row["method"]).method, "members", 1) for row in again),
-            "minutes": round(self.facts["minutes"] + later.facts["minutes"], 2),
-            "runs": [*self.facts["runs"], *later.facts["runs"]],
+            "minutes": minutes_of(runs),
+            "runs": runs,
         }
         return Publication(tuple(rows.values()), tuple(models.values()), facts, joined.to_toml())
+
+
+def minutes_of(runs: Sequence[Mapping[str, Any]]) -> float:
+    """Return the minutes in which at least one of the runs worked: those of one study may be side by side."""
+    seconds, end = 0.0, 0.0
+    for started, length in sorted((datetime.fromisoformat(run["started"]).timestamp(), run["seconds"]) for run in runs):
+        seconds += max(0.0, started + length - max(started, end))
+        end = max(end, started + length)
+    return round(seconds / 60, 2)
 
 
 def join_recipes(first: str, second: str) -> str:

@@ -23,12 +23,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from published_rows import COUNTS, KEY, MODELS, Publication, Row, join_recipes
+from published_rows import COUNTS, KEY, MODELS, Publication, Row, join_recipes, minutes_of
 
 from avuc.core.errors import InputError, run_script
 from avuc.report.study.effort import effort_of
@@ -108,15 +107,6 @@ def _publication(store: Store) -> Publication:
     trained = store.select("SELECT method, seed, epochs, seconds, threshold FROM models")
     models = [_texts(dict(zip(MODELS, model, strict=True))) for model in trained]
     return Publication(rows, models, facts, recipe.to_toml())
-
-
-def minutes_of(runs: Sequence[Mapping[str, Any]]) -> float:
-    """Return the minutes in which at least one of the runs worked: those of one study may be side by side."""
-    seconds, end = 0.0, 0.0
-    for started, length in sorted((datetime.fromisoformat(run["started"]).timestamp(), run["seconds"]) for run in runs):
-        seconds += max(0.0, started + length - max(started, end))
-        end = max(end, started + length)
-    return round(seconds / 60, 2)
 
 
 def _rows(store: Store) -> list[Row]:

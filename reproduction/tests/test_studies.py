@@ -210,7 +210,8 @@ def test_a_later_run_adds_what_is_missing_and_replaces_nothing(home, tmp_path, m
         assert old in recipe.read_text()
         recipe.write_text(recipe.read_text().replace(old, new))
     models.write_text("".join(line for line in models.read_text().splitlines(True) if line.split(",")[1] != "1"))
-    facts.write_text(json.dumps({**json.loads(facts.read_text()), "models": 2, "evaluations": 2, "minutes": 1.0}))
+    before = {"models": 2, "evaluations": 2, "runs": [{"started": "2026-01-01T00:00:00Z", "seconds": 60.0}]}
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), **before}))
     with (small / "rows.csv").open(newline="") as file:
         kept = list(csv.DictReader(file))
     for line in kept:
@@ -236,6 +237,10 @@ def test_a_later_run_adds_what_is_missing_and_replaces_nothing(home, tmp_path, m
     assert "seeds = [0, 1]" in recipe.read_text()
     assert added["missing"] == 3 * 2 * 2  # two kinds of shift at intensity 1
     assert len(models.read_text().splitlines()) == 1 + 4
+    # a copy that went on with these results brings their runs along
+    texts = {path: path.read_text() for path in (recipe, models, facts, small / "rows.csv")}
+    assert run_study.main(["small", "--publish-only", "--out", str(home / "out"), "--add"]) == 0
+    assert {path: path.read_text() for path in texts} == texts
 
 
 def test_results_of_earlier_runs_of_a_study_are_published_too(home, tmp_path, monkeypatch):
@@ -291,8 +296,8 @@ def test_minutes_of_runs_side_by_side_count_once():
         {"started": "2026-11-19T10:09:00Z", "seconds": 120.0},
         {"started": "2026-11-19T12:00:00Z", "seconds": 60.0},
     ]
-    assert run_study.minutes_of(runs) == run_study.minutes_of(runs[::-1]) == 12.0
-    assert run_study.minutes_of([]) == 0.0
+    assert published_rows.minutes_of(runs) == published_rows.minutes_of(runs[::-1]) == 12.0
+    assert published_rows.minutes_of([]) == 0.0
 
 
 def test_another_study_is_not_added(home, tmp_path, monkeypatch):
