@@ -15,6 +15,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,13 @@ class Publication:
         """
         recipes = [parse_recipe(each.recipe, "the published recipe") for each in (self, later)]
         check_resumable(*recipes, source)
-        joined = StoredRecipe.parse(_joined(self.recipe, later.recipe))
+        joined = StoredRecipe.parse(join_recipes(self.recipe, later.recipe))
         rows = {_evaluation(row): row for row in (*later.rows, *self.rows)}
         models = {_model(row): row for row in (*later.models, *self.models)}
         published = {_model(row) for row in self.models}
         again = [row for row in later.models if _model(row) in published and int(row["epochs"])]
+        # a later run may have gone on with a copy that has runs of this publication
+        runs = [*self.facts["runs"], *(run for run in later.facts["runs"] if run not in self.facts["runs"])]
         facts = {
             **self.facts,
             "evaluations": len(rows),
@@ -91,13 +94,22 @@ class Publication:
             "models": self.facts["models"]
             + later.facts["models"]
             - sum(getattr(recipes[1].method(row["method"]).method, "members", 1) for row in again),
-            "minutes": round(self.facts["minutes"] + later.facts["minutes"], 2),
-            "runs": [*self.facts["runs"], *later.facts["runs"]],
+            "minutes": minutes_of(runs),
+            "runs": runs,
         }
         return Publication(tuple(rows.values()), tuple(models.values()), facts, joined.to_toml())
 
 
-def _joined(first: str, second: str) -> str:
+def minutes_of(runs: Sequence[Mapping[str, Any]]) -> float:
+    """Return the minutes in which at least one of the runs worked: those of one study may be side by side."""
+    seconds, end = 0.0, 0.0
+    for started, length in sorted((datetime.fromisoformat(run["started"]).timestamp(), run["seconds"]) for run in runs):
+        seconds += max(0.0, started + length - max(started, end))
+        end = max(end, started + length)
+    return round(seconds / 60, 2)
+
+
+def join_recipes(first: str, second: str) -> str:
     """Return a recipe with the methods, seeds, shifts and severities of both.
 
     A part of a study is often run with some of its seeds, or at its largest severity, first.

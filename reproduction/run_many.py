@@ -315,4 +315,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGINT):  # its studies end with it; a shell's background job ignores SIGINT
+        signal.signal(number, signal.default_int_handler)
     run_script(main)

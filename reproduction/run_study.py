@@ -23,10 +23,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from published_rows import COUNTS, KEY, MODELS, Publication, Row
+from published_rows import COUNTS, KEY, MODELS, Publication, Row, join_recipes, minutes_of
 
 from avuc.core.errors import InputError, run_script
 from avuc.report.study.effort import effort_of
@@ -79,8 +80,9 @@ def publish(out: Path, target: Path, *, add: bool = False) -> None:
 
 
 def _publication(store: Store) -> Publication:
-    """Return the results of a study as they are published."""
-    recipe = store.stored_recipe()
+    """Return the results of a study as they are published: of all its runs, which may have other intensities."""
+    texts = [store.stored_recipe().to_toml(), *(text for (text,) in store.select("SELECT recipe FROM runs"))]
+    recipe = StoredRecipe.parse(reduce(join_recipes, dict.fromkeys(texts)))
     effort = effort_of(store)
     runs = [
         {
@@ -93,13 +95,13 @@ def _publication(store: Store) -> Publication:
         }
         for run in effort.runs
     ]
-    rows = _rows(store, recipe)
+    rows = _rows(store)
     facts = {
         "name": recipe.study.name,
         "evaluations": len(rows),
         "missing": recipe.missing(store.done()),
         "models": effort.models,
-        "minutes": round(effort.seconds / 60, 2),
+        "minutes": minutes_of(runs),
         "runs": runs,
     }
     trained = store.select("SELECT method, seed, epochs, seconds, threshold FROM models")
@@ -107,15 +109,12 @@ def _publication(store: Store) -> Publication:
     return Publication(rows, models, facts, recipe.to_toml())
 
 
-def _rows(store: Store, recipe: StoredRecipe) -> list[Row]:
-    """Return the rows, without shifts and severities that the recipe no longer has."""
-    shifted_sets = {(shift, severity) for shift in recipe.study.shifts for severity in recipe.study.severities}
+def _rows(store: Store) -> list[Row]:
     rows: dict[tuple[Any, ...], dict[str, Any]] = {
         (method, seed, shift, severity): dict(
             zip((*KEY, *COUNTS), (method, seed, shift, severity, *counts), strict=False)
         )
         for method, seed, shift, severity, *counts in store.select("SELECT * FROM cells")
-        if severity == 0 or (shift, severity) in shifted_sets
     }
     for *key, metric, value in store.rows():
         if tuple(key) in rows:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reproduction_tables import markdown
+from studies_figures import figure
 from studies_tables import number, title
 
-from avuc.report.study.paper_comparison import figure, published_value, read_published
+from avuc.report.study.paper_comparison import published_value, read_published
 from avuc.report.study.result_arrays import Results
 
 PRINTED = Path(__file__).parents[1] / "results" / "paper" / "tables.csv"

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 from reproduction_tables import markdown
+from studies_figures import figure
 
 from avuc.core.errors import InputError
 from avuc.report.metric_text import metric_text
 from avuc.report.study.paired import NOT_COMPARABLE, Difference, over_seeds, pairs_by_seed
-from avuc.report.study.paper_comparison import figure
 from avuc.report.study.result_arrays import CLEAN, METRICS, MethodFacts, Results
 from avuc.study.recipe.load import parse_recipe
 from avuc.study.store.recipe import StoredRecipe
@@ -177,7 +177,8 @@ def _table(results: Results, metrics: Sequence[str], where: str) -> str:
 
 def clean(results: Results, metrics: Sequence[str]) -> str:
     """Return the table of the clean test data."""
-    seeds = "one seed" if results.seeds == 1 else f"mean ± standard deviation over {results.seeds} seeds"
+    counts = sorted({len(method.seeds) for method in results.methods} - {1})
+    seeds = f"mean ± standard deviation over {' or '.join(map(str, counts))} seeds" if counts else "one seed"
     return f"Clean test data, {seeds}.\n\n{_table(results, metrics, 'clean')}"
 
 

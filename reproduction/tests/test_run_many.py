@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -181,6 +182,28 @@ time.sleep(100)
     assert time.monotonic() - began < 60  # not 100
     assert states(out) == ["finished", "out of time", "out of time", "out of time"]
     assert "KeyboardInterrupt" in (out / "logs" / "hangs-0.log").read_text()
+
+
+@pytest.mark.parametrize("before", ["", "trap '' INT; "])  # as `command &` does in a script
+def test_a_terminated_runner_takes_its_studies_with_it(tmp_path, before):
+    """`timeout` and batch systems send SIGTERM; studies that went on would use the GPU beside the next run."""
+    (tmp_path / "small.toml").write_text(RECIPE)
+    plan = '[[study]]\nqueue = "a"\nrecipe = "small.toml"\nout = "one"\nset = ["train.epochs=100000"]\ndevice = "cpu"\n'
+    (tmp_path / "plan.toml").write_text(plan)
+    command = [sys.executable, run_many.__file__, "plan.toml", "--out", "out", "--minutes", "9"]
+    log = tmp_path / "out" / "logs" / "a-0.log"
+    shell = ["sh", "-c", f'{before}exec "$@"', "sh", *command]
+    with subprocess.Popen(shell, cwd=tmp_path, stderr=subprocess.DEVNULL) as runner:
+        wait_for(log, "training Plain, first")
+        runner.terminate()
+    wait_for(log, "interrupted")
+
+
+def wait_for(log: Path, text: str) -> None:
+    end = time.monotonic() + 60
+    while not (log.exists() and text in log.read_text()):
+        assert time.monotonic() < end, text
+        time.sleep(0.1)
 
 
 def test_the_end_in_a_file_may_change(tmp_path, monkeypatch):

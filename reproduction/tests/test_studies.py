@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import make_studies
@@ -207,7 +210,8 @@ def test_a_later_run_adds_what_is_missing_and_replaces_nothing(home, tmp_path, m
         assert old in recipe.read_text()
         recipe.write_text(recipe.read_text().replace(old, new))
     models.write_text("".join(line for line in models.read_text().splitlines(True) if line.split(",")[1] != "1"))
-    facts.write_text(json.dumps({**json.loads(facts.read_text()), "models": 2, "evaluations": 2, "minutes": 1.0}))
+    before = {"models": 2, "evaluations": 2, "runs": [{"started": "2026-01-01T00:00:00Z", "seconds": 60.0}]}
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), **before}))
     with (small / "rows.csv").open(newline="") as file:
         kept = list(csv.DictReader(file))
     for line in kept:
@@ -233,6 +237,25 @@ def test_a_later_run_adds_what_is_missing_and_replaces_nothing(home, tmp_path, m
     assert "seeds = [0, 1]" in recipe.read_text()
     assert added["missing"] == 3 * 2 * 2  # two kinds of shift at intensity 1
     assert len(models.read_text().splitlines()) == 1 + 4
+    # a copy that went on with these results brings their runs along
+    texts = {path: path.read_text() for path in (recipe, models, facts, small / "rows.csv")}
+    assert run_study.main(["small", "--publish-only", "--out", str(home / "out"), "--add"]) == 0
+    assert {path: path.read_text() for path in texts} == texts
+
+
+def test_results_of_earlier_runs_of_a_study_are_published_too(home, tmp_path, monkeypatch):
+    """Entries of a plan have other intensities; the study's recipe is that of the entry that began last."""
+    monkeypatch.setattr(run_study, "RESULTS", tmp_path)
+    shutil.copytree(home / "out", tmp_path / "out")
+    with contextlib.closing(Store(tmp_path / "out")) as store:
+        recipe = StoredRecipe.parse(store.recipe().stored_text().replace("severities = [5]", "severities = [1]"))
+        store.adopt(parse_recipe(recipe.to_toml(), "later"))
+    for name in ("out", "small"):
+        run_study.publish((home if name == "out" else tmp_path) / "out", tmp_path / name / "published")
+    before, after = (published_rows.Publication.read(tmp_path / name / "published") for name in ("out", "small"))
+    assert after.rows == before.rows
+    assert parse_recipe(after.recipe, "published").study.severities == (1, 5)
+    assert after.facts["missing"] == 3 * 2 * 2
 
 
 def test_recipes_are_joined():
@@ -241,14 +264,14 @@ def test_recipes_are_joined():
     text = text.replace('["photographs"]', '[{ name = "nets", path = "data:nets" }, "photographs"]')
     text = text.replace('name = "Plain"\nmethod = "vanilla"', 'name = "Plain"\nmethod = "vanilla"\nseeds = [1, 2]')
     text += '[[methods]]\nname = "Dropout"\nmethod = "dropout"\nseeds = [0]\n'
-    joined = published_rows._joined(RECIPE, text)
+    joined = published_rows.join_recipes(RECIPE, text)
     recipe = parse_recipe(joined, "joined")
     assert (recipe.study.severities, recipe.study.seeds) == ((1, 5), (0, 1))
     assert recipe.study.shifts == ("gaussian_noise", "contrast", "fog")
     assert {other.name for other in recipe.study.others} == {"photographs", "nets"}
     seeds = {method.name: recipe.seeds(method) for method in recipe.methods}
     assert seeds == {"Plain": (0, 1, 2), "Plain-TS": (0, 1, 2), "AvUC": (0, 1), "Dropout": (0,)}
-    assert published_rows._joined(joined, RECIPE) == published_rows._joined(joined, joined) == joined
+    assert published_rows.join_recipes(joined, RECIPE) == published_rows.join_recipes(joined, joined) == joined
 
 
 def test_the_rest_of_tiny_imagenet_can_be_added():
@@ -263,6 +286,18 @@ def test_the_rest_of_tiny_imagenet_can_be_added():
     assert (
         StoredRecipe.parse(added.recipe).missing(set()) == published.facts["evaluations"] + published.facts["missing"]
     )
+
+
+def test_minutes_of_runs_side_by_side_count_once():
+    """Two queues of run_many.py work on one study at the same time; a later run adds its own minutes."""
+    runs = [
+        {"started": "2026-11-19T10:00:00Z", "seconds": 600.0},
+        {"started": "2026-11-19T10:00:01.5+00:00", "seconds": 300.0},
+        {"started": "2026-11-19T10:09:00Z", "seconds": 120.0},
+        {"started": "2026-11-19T12:00:00Z", "seconds": 60.0},
+    ]
+    assert published_rows.minutes_of(runs) == published_rows.minutes_of(runs[::-1]) == 12.0
+    assert published_rows.minutes_of([]) == 0.0
 
 
 def test_another_study_is_not_added(home, tmp_path, monkeypatch):
@@ -283,6 +318,42 @@ def test_a_page_of_an_incomplete_study(home, tmp_path, kept):
     text = make_studies.make(home / "studies", results, home / "docs")[home / "docs" / "small.md"]
     assert ("Validation data, for comparison" in text) == ("validation" in kept)
     assert ("kinds of shift at intensity 5" in text) == (kept[-1] in ("gaussian_noise", "contrast"))
+
+
+def test_a_method_that_is_not_finished_changes_no_figure_of_another(home, tmp_path):
+    """A part of a study is published at intensity 5 first: the means of finished methods stay those of all shifts."""
+    whole, part = (
+        studies_tables.read_published(_published(home, tmp_path / name, keep) / "small").results
+        for name, keep in {
+            "whole": lambda line: True,
+            "part": lambda line: line[:3] != ["AvUC", "1", "contrast"],
+        }.items()
+    )
+    for name in ("Plain", "Plain-TS"):
+        for where in ("5", "shifted"):
+            figures = [studies_tables.figure(results, name, "ece", where) for results in (whole, part)]
+            assert figures[0] == figures[1]
+            assert figures[0].seeds == 2
+    # the seed that lacks a shift has no mean over the shifts
+    finished, unfinished = (studies_tables.figure(results, "AvUC", "ece", "5") for results in (whole, part))
+    assert unfinished.seed_numbers == (0,)
+    assert unfinished.by_seed == finished.by_seed[:1]
+    assert studies_tables.figure(part, "AvUC", "ece", "clean") == studies_tables.figure(whole, "AvUC", "ece", "clean")
+    value, seeds = studies_tables.difference(part, ("AvUC", "Plain"), "ece", "shifted")
+    both = [studies_tables.figure(whole, name, "ece", "shifted").by_seed[0] for name in ("AvUC", "Plain")]
+    assert (value.value, seeds) == (pytest.approx(both[0] - both[1]), 1)
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [((1, 1, 1), "one seed"), ((1, 5, 5), "over 5 seeds"), ((5, 1, 3), "over 3 or 5 seeds")],
+)
+def test_a_table_says_over_how_many_seeds_it_is(home, tmp_path, counts, text):
+    results = studies_tables.read_published(_published(home, tmp_path) / "small").results
+    methods = [
+        replace(method, seeds=tuple(range(count))) for method, count in zip(results.methods, counts, strict=True)
+    ]
+    assert studies_tables.clean(replace(results, methods=methods), []).partition(".")[0].endswith(text)
 
 
 def test_a_page_says_what_was_changed(home, tmp_path):

@@ -98,6 +98,22 @@ def test_some_images_of_each_class(own, root, tmp_path):
     assert len(data.load("test", str(root), str(tmp_path), per_class=5)) == 9
 
 
+def test_two_studies_may_decode_the_images_at_the_same_time(own, tmp_path, monkeypatch):
+    """The queues of plan.toml begin together, each in its own process, with the same folder."""
+    data, _ = own
+    path, save, values = tmp_path / "images.npy", np.save, np.arange(6)
+
+    def save_while_another_does(*args):
+        monkeypatch.setattr(np, "save", save)
+        save(*args)
+        data._save(path, values)
+
+    monkeypatch.setattr(np, "save", save_while_another_does)
+    data._save(path, values)
+    assert np.array_equal(np.load(path), values)
+    assert [file.name for file in tmp_path.iterdir()] == ["images.npy"]
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [("train/n04067472", "n04067472/images: 0 files"), ("val/val_annotations.txt", "0 images, expected 10,000")],

@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
+from avuc.core.atomic import atomic_path
 from avuc.data import Dataset
 from nets import imagenet_classes
 
@@ -135,7 +136,6 @@ def _decoded(files: list[Path]) -> np.ndarray:
 
 
 def _save(path: Path, values: np.ndarray) -> None:
-    """Write the file under another name first, so that an interrupted run leaves no partial file."""
-    temporary_path = path.with_name(f"{path.stem}-part.npy")
-    np.save(temporary_path, values)
-    temporary_path.replace(path)
+    """Write the file so that an interrupted run leaves no partial one, also if several processes write it."""
+    with atomic_path(path) as temporary_path, temporary_path.open("wb") as file:
+        np.save(file, values)
