@@ -14,6 +14,7 @@ import studies_tables
 import torch
 from PIL import Image
 
+from avuc.core.errors import InputError
 from avuc.study import load_recipe, run_study
 from avuc.study.data.own import forget
 from avuc.study.grid import Plan
@@ -106,12 +107,38 @@ def test_two_studies_may_decode_the_images_at_the_same_time(own, tmp_path, monke
     def save_while_another_does(*args):
         monkeypatch.setattr(np, "save", save)
         save(*args)
-        data._save(path, values)
+        data.save(path, values)
 
     monkeypatch.setattr(np, "save", save_while_another_does)
-    data._save(path, values)
+    data.save(path, values)
     assert np.array_equal(np.load(path), values)
     assert [file.name for file in tmp_path.iterdir()] == ["images.npy"]
+
+
+def test_packed_images_are_the_same(own, root, tmp_path, monkeypatch, capsys):
+    """A few files in place of many; from parts that are not complete nothing is written."""
+    data, _ = own
+    monkeypatch.delitem(sys.modules, "pack", raising=False)
+    pack = importlib.import_module("pack")
+    pack.main(["pack", str(root), str(tmp_path / "parts"), "--count", "11"])
+    parts = list((tmp_path / "parts").iterdir())
+    assert len(parts) == 11
+    originals = [path for path in root.rglob("*.JPEG") if "samples" not in path.parts]
+    assert len({pack.split_header(path.read_bytes())[0] for path in originals}) == 2  # colour and grey
+    pack.main(["unpack", str(tmp_path / "parts"), str(tmp_path / "root")])
+    assert "the pixels differ" not in capsys.readouterr().out
+    for load in (lambda *at: data.load("train", *at), lambda *at: data.load("test", *at)):
+        first, second = load(str(root), str(tmp_path / "cache")), load(str(tmp_path / "root"))
+        assert torch.equal(first.images, second.images)
+        assert torch.equal(first.labels, second.labels)
+        assert first.class_names == second.class_names
+    for load in (data.others, data.textures):
+        assert torch.equal(load("test", str(root))[0], load("test", str(tmp_path / "root"))[0])
+    (tmp_path / "parts" / "part-10").unlink()
+    with pytest.raises(InputError, match=r"its 10 files part-\* are not all that pack.py wrote"):
+        pack.main(["unpack", str(tmp_path / "parts"), str(tmp_path / "other")])
+    assert not (tmp_path / "other").exists()
+    sys.modules.pop("pack")
 
 
 @pytest.mark.parametrize(

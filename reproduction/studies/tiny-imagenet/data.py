@@ -14,7 +14,9 @@ The images of `tiny-imagenet-200/test` have no labels and are not read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -44,15 +46,15 @@ def load(split: str, root: str, cache: str = "", per_class: int = 0) -> Dataset:
     if split not in PARTS:
         raise ValueError(f"split {split!r}: expected one of {', '.join(PARTS)}")
     folder = Path(root) / NAME
-    names = _classes(folder)
+    names = class_names(folder)
     cache_folder = Path(cache or root)
     part = f"{split}-{per_class}" if per_class and split == "train" else split
     paths = [cache_folder / f"{NAME}-{part}-{kind}.npy" for kind in ("images", "labels")]
     if not all(path.is_file() for path in paths):
-        files, labels = _training(folder, names, per_class) if split == "train" else _testing(folder, names)
+        files, labels = training_files(folder, names, per_class) if split == "train" else test_files(folder, names)
         cache_folder.mkdir(parents=True, exist_ok=True)
-        _save(paths[0], _decoded(files))
-        _save(paths[1], np.array(labels))
+        save(paths[0], decoded(files))
+        save(paths[1], np.array(labels))
     images, labels = (torch.from_numpy(np.load(path)) for path in paths)
     return Dataset(images, labels, len(names), f"Tiny-ImageNet {split}", tuple(names))
 
@@ -61,13 +63,13 @@ def others(split: str, root: str, cache: str = "") -> tuple[torch.Tensor, torch.
     """Return images of the 800 ImageNet classes that Tiny-ImageNet does not have: the middle square, 64×64."""
     path = Path(cache or root) / "samples-others.npy"
     if not path.is_file():
-        inside = set(_classes(Path(root) / NAME))
+        inside = set(class_names(Path(root) / NAME))
         files = sorted((Path(root) / "samples").glob("n*.JPEG"))
         outside = [file for file in files if file.name.split("_")[0] not in inside]
         if not outside:
             raise ValueError(f"{Path(root) / 'samples'}: no files WNID_name.JPEG")
         path.parent.mkdir(parents=True, exist_ok=True)
-        _save(path, _decoded(outside))
+        save(path, decoded(outside))
     images = torch.from_numpy(np.load(path))
     return images, torch.zeros(len(images), dtype=torch.int64)
 
@@ -80,7 +82,7 @@ def textures(split: str, root: str) -> tuple[torch.Tensor, torch.Tensor]:
     return pixels, torch.zeros(len(pixels), dtype=torch.int64)
 
 
-def _classes(folder: Path) -> list[str]:
+def class_names(folder: Path) -> list[str]:
     """Return the wnids of the classes, sorted."""
     names = sorted((folder / "wnids.txt").read_text().split())
     wnids, indices = imagenet_classes()
@@ -90,7 +92,7 @@ def _classes(folder: Path) -> list[str]:
     return names
 
 
-def _training(folder: Path, names: list[str], per_class: int) -> tuple[list[Path], list[int]]:
+def training_files(folder: Path, names: list[str], per_class: int) -> tuple[list[Path], list[int]]:
     """Return the files and labels of the training images."""
     expected = per_class or (PER_CLASS if len(names) == CLASSES else 0)
     files = []
@@ -106,7 +108,7 @@ def _training(folder: Path, names: list[str], per_class: int) -> tuple[list[Path
     return [file for class_files in files for file in class_files], labels
 
 
-def _testing(folder: Path, names: list[str]) -> tuple[list[Path], list[int]]:
+def test_files(folder: Path, names: list[str]) -> tuple[list[Path], list[int]]:
     """Return the files and labels of the test images."""
     path = folder / "val" / "val_annotations.txt"
     rows = [line.split("\t")[:2] for line in path.read_text().splitlines()]
@@ -115,7 +117,7 @@ def _testing(folder: Path, names: list[str]) -> tuple[list[Path], list[int]]:
     return [folder / "val" / "images" / name for name, _ in rows], [names.index(wnid) for _, wnid in rows]
 
 
-def _decoded(files: list[Path]) -> np.ndarray:
+def decoded(files: Sequence[Path | BytesIO]) -> np.ndarray:
     """Return the images as uint8 (N, 64, 64, 3); the middle square of an image that has another size."""
     images = np.empty((len(files), SIDE, SIDE, 3), np.uint8)
 
@@ -135,7 +137,7 @@ def _decoded(files: list[Path]) -> np.ndarray:
     return images
 
 
-def _save(path: Path, values: np.ndarray) -> None:
+def save(path: Path, values: np.ndarray) -> None:
     """Write the file so that an interrupted run leaves no partial one, also if several processes write it."""
     with atomic_path(path) as temporary_path, temporary_path.open("wb") as file:
         np.save(file, values)
