@@ -24,6 +24,7 @@ from avuc.study import Store, load_recipe, run_study
 from avuc.study.engines.local import LocalRun
 from avuc.study.grid import CLEAN, VALIDATION, ModelKey, Plan, TestSet
 from avuc.study.recipe.config import MethodConfig
+from avuc.study.recipe.load import recipe_names
 from avuc.study.worker import StudyWorker
 
 
@@ -336,7 +337,9 @@ def test_a_list_whose_quotes_the_shell_removed(recipe_file, capsys):
 
 def test_list_and_nothing(capsys):
     assert main(["study", "--list"]) == 0
-    assert "cifar10-paper" in capsys.readouterr().out.split()
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert [name for name, _ in lines] == recipe_names()
+    assert all(20 < len(summary) < 100 for _, summary in lines)
     assert main(["study"]) == 2
     assert "name a recipe" in capsys.readouterr().err
 

@@ -74,12 +74,14 @@ def arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     from avuc.core.errors import InputError
-    from avuc.study.recipe.load import load_recipe, recipe_names
+    from avuc.study.recipe.load import load_recipe, recipe_names, recipe_summary
 
     console = Console()
     if args.list:
-        for name in recipe_names():
-            console.line(name)
+        names = recipe_names()
+        width = max(map(len, names))
+        for name in names:
+            console.line(f"{name:{width}}  {recipe_summary(name)}")
         return 0
     if args.init is not None:
         return _init(args, console)

@@ -32,6 +32,19 @@ def recipe_names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
+def recipe_summary(name: str) -> str:
+    """Return the first line of a recipe that comes with avuc.
+
+    >>> recipe_summary("demo")
+    'nine methods on 5,000 digits, a few minutes on two cores'
+    """
+    return _shipped(name).partition("\n")[0].removeprefix("# ")
+
+
+def _shipped(name: str) -> str:
+    return resources.files("avuc").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8")
+
+
 def load_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
     """Read the recipe of a study. Keys of version 0.1.0 are read too; a line on stderr says their new names.
 
@@ -47,8 +60,7 @@ def load_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
     """
     source = str(name)
     if source in recipe_names():
-        text = resources.files("avuc").joinpath("recipes", f"{source}.toml").read_text(encoding="utf-8")
-        return parse_recipe(text, f"{source}.toml", changes, notify=to_stderr)
+        return parse_recipe(_shipped(source), f"{source}.toml", changes, notify=to_stderr)
     try:
         text = read_text(source)
     except (OSError, UnicodeDecodeError) as error:
