@@ -483,6 +483,7 @@ def test_small_numbers_and_narrow_intervals_show():
     assert Entry(0.03644, 0.0348, 0.038, best=True).html == "<b>0.0364</b><br><small>0.0348\u2009…\u20090.0380</small>"
     assert Entry(0.12344, 0.12341, 0.12349).html == "0.123<br><small>0.1234\u2009…\u20090.1235</small>"
     assert Entry(0.99961, 0.99949, 1.0).html == "0.9996<br><small>0.999\u2009…\u20091.00</small>"
+    assert Entry(0.90404).html == "0.904"
     assert Entry(math.nan, 0.1, 0.2).html == "–"
     table = Table("t", "T", "C", ["", "x"], [["a", Entry(0.0003, 0.0002, 0.0004)]])
     assert "0.0002\u2009…\u20090.0004" in table.html()

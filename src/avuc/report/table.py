@@ -40,9 +40,11 @@ class Entry:
     @property
     def html(self) -> str:
         """The number and, below it, the interval. A page has little room, so three digits; the exports have more."""
-        if math.isnan(self.low) or not math.isfinite(self.value):
-            return f"<b>{escape(self.text)}</b>" if self.best else escape(self.text)
+        if not math.isfinite(self.value):
+            return self.text
         value = f"<b>{_three(self.value)}</b>" if self.best else _three(self.value)
+        if math.isnan(self.low):
+            return value
         low, high = _bounds(self, _three)
         return f"{value}<br><small>{low}\u2009…\u2009{high}</small>"
 
