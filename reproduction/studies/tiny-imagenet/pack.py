@@ -80,7 +80,8 @@ def unpack(source: Path, root: Path) -> None:
     """Write the images of the files in `source` as data.py keeps them in `root`."""
     files = sorted(source.glob("part-*"), key=lambda path: int(path.name.removeprefix("part-")))
     try:
-        arrays = np.load(io.BytesIO(b"".join(file.read_bytes() for file in files)), allow_pickle=False)
+        # all arrays at once: their checksums are compared before anything is written
+        arrays = dict(np.load(io.BytesIO(b"".join(file.read_bytes() for file in files)), allow_pickle=False))
         headers = [bytes.fromhex(text) for text in arrays["headers"].tolist()]
     except (ValueError, OSError, KeyError, zipfile.BadZipFile) as error:
         raise InputError(f"{source}: its {len(files)} files part-* are not all that pack.py wrote") from error
