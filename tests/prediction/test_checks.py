@@ -329,3 +329,12 @@ def test_a_network_around_a_posterior_is_refused() -> None:
     assert predict(model.net, rows, samples=4, progress=False).samples == 4
     several = predict([model.net, to_bayesian(nn.Linear(4, 3))], rows, samples=4, progress=False)
     assert several.samples == 4  # posteriors may be members of an ensemble
+
+
+def test_layers_without_values_are_refused() -> None:
+    net = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(3))
+    with pytest.raises(InputError, match=r"Sequential: '0\.weight' has no values yet: the network is not trained"):
+        predict(net, torch.rand(4, 5))
+    assert net[0].has_uninitialized_params()  # it is left as it was
+    net(torch.rand(4, 5))
+    assert predict(net, torch.rand(4, 5), progress=False).probs.shape == (4, 3)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from avuc.bayes import BayesianModule
 from avuc.core.caller import warn_caller
@@ -35,6 +36,7 @@ def posterior_of(model: Any) -> Posterior:
     if not _draws(model):
         if isinstance(model, nn.Module):
             _refuse_inner_posterior(model)
+            _refuse_lazy_layers(model)
             _warn_of_built_model(model)
             return DeterministicPosterior(model)
         kind = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
@@ -72,6 +74,15 @@ def takes_bytes(model: Any) -> bool:
 
 def _draws(model: Any) -> bool:
     return not isinstance(model, type) and callable(getattr(model, "draw", None)) and hasattr(model, "num_draws")
+
+
+def _refuse_lazy_layers(net: nn.Module) -> None:
+    """Raise for layers without weights yet: the first batch would give them random ones."""
+    lazy = [name for name, weight in net.named_parameters() if is_lazy(weight)]
+    if lazy:
+        raise InputError(
+            f"{type(net).__name__}: {lazy[0]!r} has no values yet: the network is not trained; train or load it first"
+        )
 
 
 def _refuse_inner_posterior(net: nn.Module) -> None:
