@@ -134,6 +134,10 @@ def test_packed_images_are_the_same(own, root, tmp_path, monkeypatch, capsys):
         assert first.class_names == second.class_names
     for load in (data.others, data.textures):
         assert torch.equal(load("test", str(root))[0], load("test", str(tmp_path / "root"))[0])
+    with pytest.raises(InputError, match=r"wnids\.txt: No such file or directory; ROOT is the folder"):
+        pack.main(["pack", "nowhere", str(tmp_path / "other")])
+    with pytest.raises(InputError, match="--count: expected a number above 0, found 0"):
+        pack.main(["pack", str(root), str(tmp_path / "other"), "--count", "0"])
     for missing in ("part-10", "part-3"):
         content = (tmp_path / "parts" / missing).read_bytes()
         (tmp_path / "parts" / missing).unlink()

@@ -111,10 +111,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("target", type=Path, help="the folder to write to")
     parser.add_argument("--count", type=int, default=3, help="number of files that `pack` writes (default 3)")
     options = parser.parse_args(arguments)
-    if options.action == "pack":
-        pack(options.source, options.target, options.count)
-    else:
-        unpack(options.source, options.target)
+    if options.count < 1:
+        raise InputError(f"--count: expected a number above 0, found {options.count}")
+    try:
+        if options.action == "pack":
+            pack(options.source, options.target, options.count)
+        else:
+            unpack(options.source, options.target)
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}; ROOT is the folder that data.py describes") from error
     return 0
 
 
