@@ -1,4 +1,4 @@
-"""The numbers of docs/studies/*.md: each method's own, of the seeds that are finished on all images of a number.
+"""The numbers of docs/studies/*.md. Each uses one method alone, and its seeds that have all test sets of that number.
 
 A study may be published in parts: a method then has some intensities only. It has no mean over all shifts and
 intensities yet, and the means of other methods stay what they were.
@@ -16,7 +16,7 @@ from avuc.report.study.result_arrays import Results
 
 
 def figure(results: Results, method: str, metric: str, where: str, statistic: str = "mean") -> Figure:
-    """Return a number of a method for each finished seed; see `avuc.report.study.paper_comparison.figure`."""
+    """Return a number of a method for each finished seed; arguments as in `avuc.report.study.paper_comparison.figure`."""
     if method not in results.names or metric not in results.values:
         return Figure(())
     values, index = results.values[metric], results.names.index(method)

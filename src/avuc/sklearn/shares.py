@@ -1,4 +1,4 @@
-"""Warns if calibrated probabilities expect a class much more often than it occurs."""
+"""A warning for calibrated probabilities that expect a class much more often than it occurs."""
 
 from __future__ import annotations
 
