@@ -16,7 +16,7 @@ from avuc.report.study.result_arrays import Results
 
 
 def figure(results: Results, method: str, metric: str, where: str, statistic: str = "mean") -> Figure:
-    """Return a number of a method for each finished seed; arguments as in `avuc.report.study.paper_comparison.figure`."""
+    """Return a number of a method for each finished seed; arguments: see `paper_comparison.figure`."""
     if method not in results.names or metric not in results.values:
         return Figure(())
     values, index = results.values[metric], results.names.index(method)
