@@ -232,7 +232,9 @@ def test_a_later_run_adds_what_is_missing_and_replaces_nothing(home, tmp_path, m
             assert line == new
     added = json.loads(facts.read_text())
     assert (added["models"], added["evaluations"], len(added["runs"])) == (4, 30, 2)
-    assert added["minutes"] == round(1 + json.loads((later / "study.json").read_text())["minutes"], 2)
+    # not rounded twice: 1.5 s are .025 minutes
+    seconds = 60 + sum(run["seconds"] for run in json.loads((later / "study.json").read_text())["runs"])
+    assert added["minutes"] == pytest.approx(seconds / 60, abs=0.0051)
     assert "severities = [1, 5]" in recipe.read_text()
     assert "seeds = [0, 1]" in recipe.read_text()
     assert added["missing"] == 3 * 2 * 2  # two kinds of shift at intensity 1
