@@ -13,7 +13,7 @@ from avuc.bayes import BayesianModule
 from avuc.core.caller import warn_caller
 from avuc.methods.dropout import MaskDraw
 from avuc.nets.fold import state_of
-from avuc.nets.runner import Runner
+from avuc.nets.runner import MODE, Runner
 from avuc.posterior import Draw
 from avuc.prediction.arguments import Arguments, tensor_of
 from avuc.prediction.backends.backend import (
@@ -28,9 +28,6 @@ from avuc.prediction.backends.dropout_masks import Shapes, mask_shapes, masked_n
 from avuc.prediction.backends.static_net import StaticNet
 from avuc.prediction.inputs import Batch, Batches
 from avuc.prediction.outputs import logits_of
-
-# torch.compile's mode for networks in fixed memory, where the graph is captured here
-MODE = "default"
 
 
 class GenericBackend:
