@@ -87,6 +87,11 @@ def evenly_spaced(images: Tensor, count: int) -> Tensor:
     return images if total <= count else images[torch.arange(count, device=images.device) * total // count]
 
 
+def tracks_statistics(layer: nn.Module) -> bool:
+    """Return whether a layer normalises by running averages over batches."""
+    return isinstance(layer, _NormBase) and layer.track_running_stats
+
+
 @torch.no_grad()
 def measure_statistics(net: nn.Module, weights: Mapping[str, Tensor], images: Tensor) -> dict[str, Tensor]:
     """Return the running statistics of batch normalisation for a network with these weights, by name.
@@ -94,17 +99,13 @@ def measure_statistics(net: nn.Module, weights: Mapping[str, Tensor], images: Te
     They are means over batches of the images. Each batch is spread over all images: in a batch of one class of a sorted
     dataset the variance would be too small. The network is not changed.
     """
-
-    def tracks(layer: nn.Module) -> bool:
-        return isinstance(layer, _NormBase) and layer.track_running_stats
-
-    if not any(map(tracks, net.modules())):  # before the copy, which takes time for each sample
+    if not any(map(tracks_statistics, net.modules())):  # before the copy, which takes time for each sample
         return {}
     scratch = deep_copy(net).eval()
     for name, value in (*scratch.named_parameters(), *scratch.named_buffers()):
         if name in weights:
             value.copy_(weights[name])
-    layers: dict[str, Any] = {name: layer for name, layer in scratch.named_modules() if tracks(layer)}
+    layers: dict[str, Any] = {name: layer for name, layer in scratch.named_modules() if tracks_statistics(layer)}
     for layer in layers.values():
         layer.reset_running_stats()
         layer.momentum = None  # torch then takes the mean over batches

@@ -154,6 +154,7 @@ class Run:
         self.has_posterior: bool = True
         self.seconds: float = 0.0
         self.calling: bool = False  # whether the caller's own function is running
+        self.trained: bool = False  # whether an epoch was trained in this process
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {}
         self.best_tensors: dict[str, Tensor] = {}
@@ -218,7 +219,7 @@ class Run:
                 record |= result
             if self.has_posterior:  # weights without one could not be returned
                 self._choose_epoch(epoch, result)
-        self.epoch, self.seconds = epoch + 1, self.seconds + seconds
+        self.epoch, self.seconds, self.trained = epoch + 1, self.seconds + seconds, True
         self.history += records
         if self.log is not None:
             self.log.add(records)

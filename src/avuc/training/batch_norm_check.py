@@ -1,0 +1,57 @@
+"""After training: whether the running averages of batch normalisation fit single samples of the weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from avuc.bayes import BayesianModule
+from avuc.core.tasks import IGNORE_INDEX
+from avuc.data.arrays import as_input
+from avuc.data.tensors import MemoryData
+from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced, tracks_statistics
+from avuc.posterior import Posterior, seeded_generator
+from avuc.training.run import Data, Job
+
+# by how much statistics of its own must lower the NLL of a sample, in nats
+GAIN = 0.5
+
+
+def averages_warning(posterior: Posterior, data: Data, job: Job) -> str | None:
+    """Return a warning if one sample of a trained model is much better with batch-norm statistics of its own.
+
+    Args:
+        posterior: the model.
+        data: training data; streams of files are not looked at.
+        job: the training.
+    """
+    settings, name = job.settings, "" if job.directory is None else f"{job.directory.name}: "
+    if not isinstance(data, MemoryData) or settings.freeze_trunk:
+        return None
+    found = nll_of_one_sample(posterior, data, min(settings.batch_size, 256))
+    if found is None or not found[0] > found[1] + GAIN:
+        return None
+    return (
+        f"{name}the running averages of batch normalisation do not fit single samples of the weights: on training "
+        f"images one sample has an NLL of {found[0]:.2f}, and {found[1]:.2f} with statistics of its own. Measure them "
+        "for each sample: PerDrawBatchNorm, or bn_images = 2048 in a study"
+    )
+
+
+@torch.no_grad()
+def nll_of_one_sample(posterior: Posterior, data: MemoryData, count: int) -> tuple[float, float] | None:
+    """Return the NLL of one sample with running averages and with statistics of its own; None if that cannot be."""
+    if not isinstance(posterior, BayesianModule) or posterior.recurrent or not isinstance(data.inputs, Tensor):
+        return None
+    if not any(map(tracks_statistics, posterior.modules())) or data.labels.is_floating_point():
+        return None
+    inputs, labels = evenly_spaced(data.inputs, count), evenly_spaced(data.labels, count).long()
+    images = as_input(inputs) if inputs.dtype == torch.uint8 else inputs
+    values = []
+    for model in (posterior, PerDrawBatchNorm(posterior, inputs)):
+        logits = model.draw(seeded_generator(0, device=images.device))(images)
+        if logits.ndim != labels.ndim + 1:
+            return None
+        values.append(float(F.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX)))
+    return values[0], values[1]
