@@ -19,8 +19,6 @@ from avuc.core.errors import InputError
 from avuc.core.text import visible
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from avuc.conformal import ConformalClassifier, SelectiveClassifier
     from avuc.evaluation.files import ScoreFile
     from avuc.predictions import Predictions
@@ -185,6 +183,8 @@ def held_out_check(classifier: Fitted, file: ScoreFile, seed: int, groups: Any) 
     """Return the check of a random half of the rows, or groups, by a fit on the other half; None if there are few."""
     import torch
 
+    from avuc.evaluation.decomposition import rows_of
+
     predictions = file.predictions()
     numbers = torch.arange(len(predictions)) if groups is None else torch.as_tensor(groups)
     kinds = numbers.unique()
@@ -194,7 +194,7 @@ def held_out_check(classifier: Fitted, file: ScoreFile, seed: int, groups: Any) 
     halves = []
     for half in order.chunk(2):
         rows = half if groups is None else torch.isin(numbers, half).nonzero()[:, 0]
-        halves.append((part_of(predictions, rows), None if groups is None else numbers[rows]))
+        halves.append((rows_of(predictions, rows), None if groups is None else numbers[rows]))
     fitted = type(classifier)(**classifier.get_params()).fit(halves[0][0], groups=halves[0][1])
     return fitted.check(halves[1][0], groups=halves[1][1])
 
@@ -205,13 +205,6 @@ def read_applied(args: Namespace, console: Console) -> ScoreFile:
     file = read_unlabelled(named, ignore_index=args.ignore_index)
     show_file(console, file, "to apply: ")
     return file
-
-
-def part_of(predictions: Predictions, rows: Tensor) -> Predictions:
-    """Return some rows of predictions; `rows` is a mask or their numbers."""
-    return type(predictions)(
-        predictions.probs[rows], predictions.labels[rows], predictions.expected_entropy[rows], predictions.samples
-    )
 
 
 def show_table(console: Console, table: Titled) -> None:
