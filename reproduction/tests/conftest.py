@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import make_reproduction as make
 import pytest
+from reproduction_tables import Study
 
 from avuc.report.study.paper_comparison import Published, read_published
 
@@ -26,6 +28,12 @@ def paper_file(home: Path) -> Path:
 @pytest.fixture(scope="session")
 def printed(paper_file: Path) -> list[Published]:
     return read_published(paper_file)
+
+
+@pytest.fixture(scope="session")
+def published_studies(home: Path) -> dict[str, Study]:
+    """The committed studies of CIFAR-10 by name, read once: it takes seconds. Tests only read them."""
+    return make.read_studies(home / "reproduction" / "results" / "cifar10")
 
 
 @pytest.fixture(scope="session")
