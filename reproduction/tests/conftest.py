@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import make_reproduction as make
 import pytest
-from reproduction_tables import Study
 
 from avuc.report.study.paper_comparison import Published, read_published
 
@@ -31,9 +30,11 @@ def printed(paper_file: Path) -> list[Published]:
 
 
 @pytest.fixture(scope="session")
-def published_studies(home: Path) -> dict[str, Study]:
+def published_studies(home: Path) -> dict[str, Any]:
     """The committed studies of CIFAR-10 by name, read once: it takes seconds. Tests only read them."""
-    return make.read_studies(home / "reproduction" / "results" / "cifar10")
+    from make_reproduction import read_studies
+
+    return read_studies(home / "reproduction" / "results" / "cifar10")
 
 
 @pytest.fixture(scope="session")
