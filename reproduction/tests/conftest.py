@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,14 @@ def paper_file(home: Path) -> Path:
 @pytest.fixture(scope="session")
 def printed(paper_file: Path) -> list[Published]:
     return read_published(paper_file)
+
+
+@pytest.fixture(scope="session")
+def published_studies(home: Path) -> dict[str, Any]:
+    """The committed studies of CIFAR-10 by name, read once: it takes seconds. Tests only read them."""
+    from make_reproduction import read_studies
+
+    return read_studies(home / "reproduction" / "results" / "cifar10")
 
 
 @pytest.fixture(scope="session")

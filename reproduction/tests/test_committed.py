@@ -137,18 +137,18 @@ def test_what_is_committed_is_what_this_file_says():
     assert tuple(sorted(publish.studies_below(PUBLISHED))) == tuple(sorted(COMMITTED))
 
 
-def test_committed_pages_are_made_from_the_committed_rows(printed):
+def test_committed_pages_are_made_from_the_committed_rows(printed, published_studies):
     import tomllib
 
     notes = tomllib.loads((HOME / "reproduction" / "pages" / "reproduction.toml").read_text(encoding="utf-8"))
-    found = make.read_studies(PUBLISHED)
-    blocks, remarks = make.all_blocks(found, printed, notes)
+    blocks, remarks = make.all_blocks(published_studies, printed, notes)
     beyond = make.make_studies.IN_README
     if beyond in make.block_names((HOME / "README.md").read_text(encoding="utf-8")):
         blocks[beyond] = make.make_studies.beyond_cifar(make.make_studies.all_studies())
+    find = make.one_number(published_studies, printed)
     for path, name in make.PAGES.items():
         text = path.read_text(encoding="utf-8")
-        assert make.fill(text, blocks, make.one_number(found, printed), name) == text, f"run make docs: {name} is stale"
+        assert make.fill(text, blocks, find, name) == text, f"run make docs: {name} is stale"
     assert remarks.missing == [], "reproduction/pages/reproduction.toml: rows that differ have no sentence"
     used = [name for path in make.PAGES for name in make.block_names(path.read_text(encoding="utf-8"))]
     assert set(used) == set(blocks)
@@ -178,12 +178,12 @@ def test_effects_in_sentences_are_figures_of_the_rows(page, by_hand):
     assert set(re.findall(r"\d*\.\d+|\d+(?= %)", text)) - {"95", "61", "15", "20"} == by_hand  # pilot: test_decision.py
 
 
-def test_every_recipe_is_published_or_said_not_to_be():
+def test_every_recipe_is_published_or_said_not_to_be(published_studies):
     page = " ".join((HOME / "docs" / "reproduction" / "tables.md").read_text(encoding="utf-8").split())
     said = re.search(r"that have not been run yet: (.*?)\. Of (`factorial-pilot`) two .* studies (.*?) nothing\.", page)
     named = [set(re.findall(r"`([\w-]+)`", part)) for part in said.groups()]
     recipes = {path.stem for path in (HOME / "reproduction" / "recipes").glob("*.toml")}
-    published = {study.results.title for study in make.read_studies(PUBLISHED).values()}
+    published = {study.results.title for study in published_studies.values()}
     assert set.union(*named) == recipes - published
     assert sum(map(len, named)) == len(recipes - published)
     assert len(list((HOME / "reproduction" / "results").glob("factorial-pilot*.csv"))) == 2
@@ -210,10 +210,9 @@ def test_headings_that_recipes_refer_to_exist():
         )
 
 
-def test_rehearsals_are_never_beside_the_paper():
+def test_rehearsals_are_never_beside_the_paper(published_studies):
     """What was judged on held-out training images is in no table of test figures, and the other way round."""
-    found = make.read_studies(PUBLISHED)
-    rehearsed = {name for name, study in found.items() if study.recipe.data.evaluate_on_validation}
+    rehearsed = {name for name, study in published_studies.items() if study.recipe.data.evaluate_on_validation}
     assert rehearsed == {"choice", "ablation", "past-choice"}
 
 
@@ -249,9 +248,9 @@ def test_committed_studies_render(study, tmp_path, check_clean):
 
 
 @pytest.fixture(scope="module")
-def committed():
+def committed(published_studies):
     names = ("code", "factorial", "factorial-tenth", "factorial-noisy-labels")
-    return {name: make.read_study(name, PUBLISHED / name) for name in names}
+    return {name: published_studies[name] for name in names}
 
 
 def effect(study, first: str, second: str, metric: str, where: str = "5") -> Difference:
@@ -322,9 +321,9 @@ def test_what_the_page_says_after_the_table_of_pairs(committed):
             assert says(committed[study], f"{monotone} + TS", f"{base} + TS", metric) == "not significant"
 
 
-def test_what_the_page_says_of_a_trained_start():
+def test_what_the_page_says_of_a_trained_start(published_studies):
     """Three seeds: directions only."""
-    switched, code = (make.read_study(name, PUBLISHED / name) for name in ("code-switches", "code"))
+    switched, code = (published_studies[name] for name in ("code-switches", "code"))
     for method in ("SVI", "SVI-AvUC"):
         for where, better in (("clean", True), ("5", False)):
             start = by_seed(switched, f"{method}, trained start", "accuracy", where)
@@ -389,7 +388,7 @@ def test_what_the_page_of_the_experiment_says_of_all_effects(committed):
     assert "every clear effect of AvUC is on the worse side" in text
 
 
-def test_what_the_page_says_of_the_steps_of_our_recipe(committed):
+def test_what_the_page_says_of_the_steps_of_our_recipe(committed, published_studies):
     """A posterior around the network, and AvUC in it: five paired seeds, with a temperature."""
     study = committed["factorial"]
     for training in ("Adam", "SGD", "AugMix"):
@@ -400,7 +399,7 @@ def test_what_the_page_says_of_the_steps_of_our_recipe(committed):
     for figure in PRIMARY:
         names = [f"AugMix, MOPED, {loss} + TS" for loss in ("monotone", "none")]
         assert says(study, *names, *figure) == "not significant"
-    recipes = [make.read_study("best", PUBLISHED / "best").recipe, study.recipe]  # "the same networks"
+    recipes = [published_studies["best"].recipe, study.recipe]  # "the same networks"
     for one, other in (
         ("SGD", "AugMix, none, none"),
         ("MOPED-SVI", "AugMix, MOPED, none"),

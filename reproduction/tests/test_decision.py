@@ -40,12 +40,12 @@ GOOD = {"nll": "lower", "ece": "lower", "aurc": "lower", "avu_auc": "higher", "a
 
 
 @pytest.fixture(scope="module")
-def committed():
+def committed(published_studies):
     names = sorted(
         {line.study for line in (*pairs.LINES, *ALL_CASES)}
         | {name for name in factorial.OTHER_DATA if (PUBLISHED / name).is_dir()}
     )
-    return {name: make.read_study(name, PUBLISHED / name) for name in names}
+    return {name: published_studies[name] for name in names}
 
 
 @dataclass
@@ -477,9 +477,9 @@ def test_with_wrong_labels_the_printed_loss_fails_and_monotone_helps(committed):
     assert f"and accuracy ({100 * changes['accuracy', 'clean']:.1f} points)" in text
 
 
-def test_what_the_page_says_of_the_second_network(committed):
+def test_what_the_page_says_of_the_second_network(published_studies):
     """Three seeds: directions only."""
-    study = make.read_study("factorial-resnet56", PUBLISHED / "factorial-resnet56")
+    study = published_studies["factorial-resnet56"]
 
     def gaps(corner: str, metric: str, where: str, end: str = " + TS") -> list[float]:
         first, second = (page.by_seed(study, f"{corner}, {loss}{end}", metric, where) for loss in ("AvUC", "none"))

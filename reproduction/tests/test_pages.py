@@ -535,10 +535,10 @@ def test_pairs_with_few_seeds_stand_apart_and_are_never_bold(studies):
     assert shown == {pair for pair in worth.PAIRS if pair.study in studies and pair.study != "ablation"}
 
 
-def test_every_pair_differs_in_avuc_alone():
+def test_every_pair_differs_in_avuc_alone(published_studies):
     from avuc.study.recipe.load import load_recipe
 
-    found = {name: study.recipe for name, study in make.read_studies(HOME / "reproduction/results/cifar10").items()}
+    found = {name: study.recipe for name, study in published_studies.items()}
     for pair in worth.PAIRS:
         # of a study that is not published yet, the recipe that will run
         recipe = found.get(pair.study) or load_recipe(HOME / "reproduction" / "recipes" / f"{pair.study}.toml")

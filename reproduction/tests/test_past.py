@@ -19,13 +19,8 @@ CHOSEN = tomllib.loads((Path(make.HERE) / "reproduction.toml").read_text(encodin
 
 
 @pytest.fixture(scope="module")
-def studies():
-    return make.read_studies(make.RESULTS / "cifar10")
-
-
-@pytest.fixture(scope="module")
-def printed():
-    return make.read_published(make.RESULTS / "paper" / "tables.csv")
+def studies(published_studies):
+    return published_studies
 
 
 def printed_mean(printed, method, metric):

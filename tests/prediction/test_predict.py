@@ -19,11 +19,12 @@ from avuc.data.arrays import as_input
 from avuc.methods.dropout import Dropout
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
-from avuc.nets import small_cnn
 from avuc.posterior import NetDraw, Posterior, evaluating, seeded_generator
 from avuc.prediction import predict
 from avuc.predictions import Predictions
 from avuc.uncertainty import entropy
+
+from .conftest import cnn, digits, stored
 
 
 class LinearPosterior:
@@ -52,19 +53,6 @@ def data(rows: int = 11, seed: int = 0, classes: int = 3) -> tuple[Tensor, Tenso
     return torch.randn(rows, 4, generator=generator), torch.randint(classes, (rows,), generator=generator)
 
 
-def digits(rows: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.randint(256, (rows, 12, 12, 1), dtype=torch.uint8, generator=generator)
-    return images, torch.randint(10, (rows,), generator=generator)
-
-
-def cnn(seed: int = 0) -> nn.Module:
-    net = small_cnn(10, (12, 12, 1), width=4, generator=torch.Generator().manual_seed(seed))
-    images, _ = digits(64, seed=9)
-    net.train()(as_input(images))  # statistics that are not 0 and 1
-    return net
-
-
 def posteriors() -> dict[str, Posterior]:
     return {
         "net": DeterministicPosterior(cnn()),
@@ -74,18 +62,6 @@ def posteriors() -> dict[str, Posterior]:
         "radial": to_bayesian(cnn(), posterior="radial", initial_std=0.5),
         "last": to_bayesian(cnn(), layers="last", initial_std=0.5),
     }
-
-
-def stored(posterior: Posterior, x: Tensor, count: int, seed: int) -> Tensor:
-    """The logits of every sample, (S, N, C), which predict never keeps."""
-    member = getattr(posterior, "member", None)
-    with torch.no_grad():
-        return torch.stack(
-            [
-                (member(s) if member and posterior.num_draws else posterior.draw(seeded_generator(seed, s)))(x)
-                for s in range(count)
-            ]
-        )
 
 
 def same(a: Predictions, b: Predictions, atol: float = 1e-6) -> None:

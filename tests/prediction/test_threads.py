@@ -18,15 +18,15 @@ from avuc.methods.batch_norm import PerDrawBatchNorm
 from avuc.methods.dropout import Dropout, DropoutPosterior
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.ll_dropout import LLDropout
-from avuc.methods.swag import SWAGModel, SWAGPosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets import runner as running
-from avuc.nets import small_cnn
 from avuc.nets.fold import conv_bn_pairs
 from avuc.posterior import NetDraw, Posterior, seeded_generator
 from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
+
+from .conftest import cnn, swag
 
 THREADS = 4
 
@@ -49,12 +49,6 @@ def alike(one: Tensor, other: Tensor) -> bool:
 def images(rows: int = 6, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(256, (rows, 12, 12, 1), dtype=torch.uint8, generator=generator)
-
-
-def cnn(seed: int = 0) -> nn.Module:
-    net = small_cnn(10, (12, 12, 1), width=4, generator=torch.Generator().manual_seed(seed))
-    net.train()(as_input(images(64, seed=9)))  # statistics that are not 0 and 1; the net stays in training mode
-    return net
 
 
 class Twice(nn.Module):
@@ -82,16 +76,6 @@ class Reader(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.out(self.lstm(x[:, 0])[0][:, -1])
         return logits
-
-
-def swag() -> SWAGPosterior:
-    model = SWAGModel(cnn(), rank=3)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(3):
-        for parameter in model.net.parameters():
-            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
-        model.collect()
-    return SWAGPosterior(model, images(32, seed=4))
 
 
 def own_dropout() -> DropoutPosterior:

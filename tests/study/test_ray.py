@@ -46,7 +46,7 @@ def workers() -> list[int]:
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             title = (folder / "cmdline").read_bytes()
-            if title.startswith((b"ray::_train", b"ray::_judge")):
+            if title.startswith((b"ray::_train", b"ray::_evaluate")):
                 found.append(int(folder.name))
     return found
 

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import json
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,6 +90,25 @@ def settings(tmp_path: Path) -> Callable[..., TrainingArguments]:
         return TrainingArguments(**(defaults | changes))
 
     return make
+
+
+def trained(code: str, folder: Path, ranks: int, average: str) -> list[Any]:
+    """Run code in `ranks` processes, as torchrun does; return what the first one prints after RESULT."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(folder), average]
+    processes = []
+    for rank in range(ranks):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
+        environment = os.environ | common | own
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    outputs = [process.communicate(timeout=280)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * ranks
+    (line,) = (line for line in outputs[0].splitlines() if line.startswith("RESULT"))
+    result: list[Any] = json.loads(line.removeprefix("RESULT"))
+    return result
 
 
 @pytest.fixture

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from .conftest import trained
 
 RUN = """
 import json, os, sys
@@ -39,27 +36,9 @@ if args.process_index == 0:
 """
 
 
-def trained(folder: Path, ranks: int, average: str) -> tuple[float, list[float]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RUN, str(Path(__file__).parent), str(folder), average]
-    processes = []
-    for rank in range(ranks):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
-        environment = os.environ | common | own
-        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    outputs = [process.communicate(timeout=280)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * ranks
-    (line,) = (line for line in outputs[0].splitlines() if line.startswith("RESULT"))
-    threshold, weights = json.loads(line.removeprefix("RESULT"))
-    return threshold, weights
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("average", ["average", "local"])
 def test_two_ranks_are_one_process(tmp_path: Path, average: str) -> None:
-    (one, expected), (two, found) = (trained(tmp_path, ranks, average) for ranks in (1, 2))
+    (one, expected), (two, found) = (trained(RUN, tmp_path, ranks, average) for ranks in (1, 2))
     assert two == pytest.approx(one, rel=1e-6)
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-4)

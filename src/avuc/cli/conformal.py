@@ -13,12 +13,12 @@ from avuc.cli.guarantees import (
     add_file_options,
     arrays_job,
     check_arguments,
-    dependence,
     finish,
     fitted_on,
     held_out_check,
     in_order,
     is_saved,
+    new_checks,
     read_applied,
     read_labelled,
     share,
@@ -69,8 +69,6 @@ def arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     check_arguments(args, ("coverage", "method", "class_conditional", "no_empty"))
-    import numpy as np
-
     from avuc.conformal import ConformalClassifier
 
     console = console_for(args)
@@ -96,28 +94,9 @@ def run(args: Namespace) -> int:
             document["held_out"] = _named(held_out, fitted)
             warnings += _low_classes(held_out, fitted)
     lines.append(_promise(fitted))
-    if every := int(np.isinf(fitted.thresholds_).sum()):
-        what = f"{every} of {fitted.num_classes_} classes have" if fitted.class_conditional else "FILE has"
-        few, remedy = "rows", "give more rows"
-        if fitted.groups_ is not None:
-            few = "images or groups"
-            remedy = f"give at least {fitted.least_groups} images or groups with labels"
-            remedy += " of each class" if fitted.class_conditional else ""
-        warnings.append(
-            f"{what} too few {few} for a coverage of {fitted.coverage:g}, so every set contains "
-            f"{'them' if fitted.class_conditional else 'all classes'}; {remedy} or ask for a lower coverage"
-        )
-    result = None
-    if args.apply:
-        result = _sets_job(args, console, fitted, document, lines)
-    checks = []
-    for path in args.check or ():
-        file = read_labelled(args, console, path, "to check: ")
-        groups = groups_of(args, file)
-        check = fitted.check(in_order(console, file, fitted), groups=groups)
-        checks.append((path, check))
-        warnings += dependence(fitted, path, groups)
-        (warnings if check.drift else lines).append(f"{path}: {check.sentence}")
+    warnings += _too_few(fitted)
+    result = _sets_job(args, console, fitted, document, lines) if args.apply else None
+    checks = new_checks(args, console, fitted, lines, warnings)
     if len(checks) == 1:
         tables.append(_show_check(console, "Coverage and set size on new rows", checks[0][1], fitted))
     elif checks:
@@ -134,6 +113,25 @@ def run(args: Namespace) -> int:
         "coverage_interval": list(fitted.coverage_interval()),
     }
     return finish(args, head | document | {"notes": notes}, fitted, result, lines, warnings, tables)
+
+
+def _too_few(fitted: ConformalClassifier) -> list[str]:
+    """Return a warning if some classes have too few rows for a threshold, so that every set contains them."""
+    without = sum(math.isinf(q) for q in fitted.thresholds_.tolist())
+    if not without:
+        return []
+    what, whom = "FILE has", "all classes"
+    if fitted.class_conditional:
+        what, whom = f"{without} of {fitted.num_classes_} classes have", "them"
+    few, remedy = "rows", "give more rows"
+    if fitted.groups_ is not None:
+        few = "images or groups"
+        remedy = f"give at least {fitted.least_groups} images or groups with labels"
+        remedy += " of each class" if fitted.class_conditional else ""
+    return [
+        f"{what} too few {few} for a coverage of {fitted.coverage:g}, so every set contains {whom}; {remedy} or ask "
+        "for a lower coverage"
+    ]
 
 
 def _low_classes(check: CoverageCheck, fitted: ConformalClassifier) -> list[str]:

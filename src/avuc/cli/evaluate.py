@@ -70,7 +70,6 @@ def run(args: Namespace) -> int:
     check_more(args)
     if args.task == TASK:
         return evaluate_labels(args)
-    from avuc.evaluation.compare import ONE_GROUP
     from avuc.evaluation.files import ScoreFile, describe
 
     if args.fixed_memory and args.replicates:
@@ -95,20 +94,10 @@ def run(args: Namespace) -> int:
     for note in filter(None, (few, none)):
         notes.append(note)
         console.paragraph(f"note: {note}", lead="  ")
-    try:
-        result = _evaluate(args, file, other, units, outside)
-    except (MemoryError, RuntimeError) as error:
-        if args.fixed_memory or not out_of_memory(error):
-            raise
-        raise InputError(
-            f"{args.file}: there is not enough memory to evaluate it; use --fixed-memory, or a larger machine"
-        ) from error
-    if not (result.replicates or args.fixed_memory) and args.replicates != 0:
-        notes.append(ONE_GROUP)
-        console.paragraph(f"note: {ONE_GROUP}", lead="  ")
-    elif result.replicates and result.detection and not result.detection_intervals:
-        notes.append(ONE_OUTSIDE)
-        console.paragraph(f"note: {ONE_OUTSIDE}", lead="  ")
+    result = _evaluate(args, file, other, units, outside)
+    if note := _missing_intervals(args, result):
+        notes.append(note)
+        console.paragraph(f"note: {note}", lead="  ")
     more: dict[str, Any] = {}
     figures: dict[str, Any] = {}
     if (args.more or args.group) and isinstance(file, ScoreFile):
@@ -143,15 +132,31 @@ def _evaluate(
 
     if args.fixed_memory:
         return evaluate_streaming(file, outside=other, threshold=args.threshold, bins=args.bins)
-    outside = None if other is None else entropies(other)
-    large = needs_blocks(file.num_rows, file.num_classes, file.samples)
-    if isinstance(file, ScoreFile) and (groups is not None or not large):
-        rows = None if outside is None else from_numpy(outside)
-        options = evaluation_options(args, min(file.num_rows, MOST_ROWS) if groups is not None else file.num_rows)
-        both: dict[str, Any] = {"outside_entropy": rows, "outside_groups": outside_groups}
-        return evaluate(file.predictions(), groups=groups, **both, **options)
-    both = {"outside_entropy": outside, "outside_groups": outside_groups}
-    return evaluate_large(file, **both, **evaluation_options(args, file.num_rows, by_cells=True))
+    try:
+        outside = None if other is None else entropies(other)
+        large = needs_blocks(file.num_rows, file.num_classes, file.samples)
+        if isinstance(file, ScoreFile) and (groups is not None or not large):
+            rows = None if outside is None else from_numpy(outside)
+            options = evaluation_options(args, min(file.num_rows, MOST_ROWS) if groups is not None else file.num_rows)
+            both: dict[str, Any] = {"outside_entropy": rows, "outside_groups": outside_groups}
+            return evaluate(file.predictions(), groups=groups, **both, **options)
+        both = {"outside_entropy": outside, "outside_groups": outside_groups}
+        return evaluate_large(file, **both, **evaluation_options(args, file.num_rows, by_cells=True))
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise InputError(
+            f"{args.file}: there is not enough memory to evaluate it; use --fixed-memory, or a larger machine"
+        ) from error
+
+
+def _missing_intervals(args: Namespace, result: EvaluationResult) -> str:
+    """Return why there are no intervals, or none of the detection, although they were asked for; else an empty text."""
+    if not (result.replicates or args.fixed_memory) and args.replicates != 0:
+        from avuc.evaluation.compare import ONE_GROUP
+
+        return ONE_GROUP
+    return ONE_OUTSIDE if result.replicates and result.detection and not result.detection_intervals else ""
 
 
 def _memory_notes(console: Console, file: Scores, other: Scores | None) -> list[str]:

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from avuc.cli.command import Namespace, Parser
 from avuc.cli.console import Console
-from avuc.cli.inputs import add_content_options, add_group_option, read_file, read_unlabelled
+from avuc.cli.inputs import add_content_options, add_group_option, groups_of, read_file, read_unlabelled
 from avuc.cli.outputs import add_quiet_option, check_outputs, console_for, file_title, text_job, write_results
 from avuc.cli.tables import show_file, show_matching, show_warnings, show_written
 from avuc.core.errors import InputError
 from avuc.core.text import visible
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from avuc.conformal import ConformalClassifier, SelectiveClassifier
     from avuc.evaluation.files import ScoreFile
     from avuc.predictions import Predictions
@@ -161,19 +159,31 @@ def in_order(console: Console, file: ScoreFile, fitted: Any) -> Predictions:
     return Predictions(predictions.probs[:, columns], labels, predictions.expected_entropy, predictions.samples)
 
 
-def dependence(fitted: ConformalClassifier | SelectiveClassifier, path: str, groups: Any) -> list[str]:
-    """Return a warning if the fit assumed independent rows, but the rows of the file to check are not independent."""
-    if groups is None or fitted.images_ is not None:
-        return []
-    return [
-        f"{path}: has several rows of each image or group, but the fit counted its rows as independent, so its "
-        "guarantee may promise too much; unless it had one row of each image, fit it again with dense scores or --group"
-    ]
+def new_checks(
+    args: Namespace, console: Console, fitted: Fitted, lines: list[str], warnings: list[str]
+) -> list[tuple[str, Any]]:
+    """Return path and check of each file of --check. Its sentence goes to `lines`, or with drift to `warnings`."""
+    checks = []
+    for path in args.check or ():
+        file = read_labelled(args, console, path, "to check: ")
+        groups = groups_of(args, file)
+        check = fitted.check(in_order(console, file, fitted), groups=groups)
+        checks.append((path, check))
+        if groups is not None and fitted.images_ is None:
+            warnings.append(
+                f"{path}: has several rows of each image or group, but the fit counted its rows as independent, so its "
+                "guarantee may promise too much; unless it had one row of each image, fit it again with dense scores "
+                "or --group"
+            )
+        (warnings if check.drift else lines).append(f"{path}: {check.sentence}")
+    return checks
 
 
 def held_out_check(classifier: Fitted, file: ScoreFile, seed: int, groups: Any) -> Any:
     """Return the check of a random half of the rows, or groups, by a fit on the other half; None if there are few."""
     import torch
+
+    from avuc.evaluation.decomposition import rows_of
 
     predictions = file.predictions()
     numbers = torch.arange(len(predictions)) if groups is None else torch.as_tensor(groups)
@@ -184,7 +194,7 @@ def held_out_check(classifier: Fitted, file: ScoreFile, seed: int, groups: Any) 
     halves = []
     for half in order.chunk(2):
         rows = half if groups is None else torch.isin(numbers, half).nonzero()[:, 0]
-        halves.append((part_of(predictions, rows), None if groups is None else numbers[rows]))
+        halves.append((rows_of(predictions, rows), None if groups is None else numbers[rows]))
     fitted = type(classifier)(**classifier.get_params()).fit(halves[0][0], groups=halves[0][1])
     return fitted.check(halves[1][0], groups=halves[1][1])
 
@@ -195,13 +205,6 @@ def read_applied(args: Namespace, console: Console) -> ScoreFile:
     file = read_unlabelled(named, ignore_index=args.ignore_index)
     show_file(console, file, "to apply: ")
     return file
-
-
-def part_of(predictions: Predictions, rows: Tensor) -> Predictions:
-    """Return some rows of predictions; `rows` is a mask or their numbers."""
-    return type(predictions)(
-        predictions.probs[rows], predictions.labels[rows], predictions.expected_entropy[rows], predictions.samples
-    )
 
 
 def show_table(console: Console, table: Titled) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from avuc.cli.guarantees import part_of
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -33,9 +31,11 @@ class Padding:
         """Return `apply` of the real rows and of padding as one: random numbers depend on all rows that go together."""
         if self.mask is None:
             return apply(predictions)
-        real = apply(part_of(predictions, ~self.mask))
+        from avuc.evaluation.decomposition import rows_of
+
+        real = apply(rows_of(predictions, ~self.mask))
         both = real.new_empty(len(self.mask), *real.shape[1:])
-        both[~self.mask], both[self.mask] = real, apply(part_of(predictions, self.mask))
+        both[~self.mask], both[self.mask] = real, apply(rows_of(predictions, self.mask))
         return both
 
     def real(self, values: Any) -> Any:

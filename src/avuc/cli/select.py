@@ -13,12 +13,12 @@ from avuc.cli.guarantees import (
     add_file_options,
     arrays_job,
     check_arguments,
-    dependence,
     finish,
     fitted_on,
     held_out_check,
     in_order,
     is_saved,
+    new_checks,
     read_applied,
     read_labelled,
     share,
@@ -91,14 +91,7 @@ def run(args: Namespace) -> int:
             f"--risk{possible}, or a better model"
         )
     result = _answers_job(args, console, fitted, document, lines) if args.apply else None
-    checks = []
-    for path in args.check or ():
-        file = read_labelled(args, console, path, "to check: ")
-        groups = groups_of(args, file)
-        check = fitted.check(in_order(console, file, fitted), groups=groups)
-        checks.append((path, check))
-        warnings += dependence(fitted, path, groups)
-        (warnings if check.drift else lines).append(f"{path}: {check.sentence}")
+    checks = new_checks(args, console, fitted, lines, warnings)
     tables = []
     if checks:
         tables.append(_files_table(checks))

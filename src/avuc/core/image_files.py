@@ -20,23 +20,22 @@ FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
 MAX_PIXELS = 89_478_485
 
 
-def open_picture(path: Path, mode: str | None = "RGB", *, max_pixels: int = MAX_PIXELS) -> Any:
+def open_picture(path: Path, mode: str | None = "RGB") -> Any:
     """Return the decoded Pillow image. Of 16-bit grey levels the upper 8 bits are used, as Pillow does for colours.
 
     Args:
         path: an image file.
         mode: Pillow mode of the result (default "RGB"). None: "L" for grey and black-and-white files, else "RGB".
-        max_pixels: larger images are refused.
     """
-    return _opened(path, mode, max_pixels, decoded=True)
+    return _opened(path, mode, decoded=True)
 
 
-def check_picture(path: Path, *, max_pixels: int = MAX_PIXELS) -> None:
+def check_picture(path: Path) -> None:
     """Raise `InputError` if the header shows that `open_picture` would refuse the file; nothing is decoded."""
-    _opened(path, None, max_pixels, decoded=False)
+    _opened(path, None, decoded=False)
 
 
-def _opened(path: Path, mode: str | None, max_pixels: int, *, decoded: bool) -> Any:
+def _opened(path: Path, mode: str | None, *, decoded: bool) -> Any:
     pillow = require("PIL.Image", "study", "decoding pictures")
     check_regular(path)
     pillow.init()
@@ -46,7 +45,9 @@ def _opened(path: Path, mode: str | None, max_pixels: int, *, decoded: bool) -> 
             warnings.simplefilter("ignore", UserWarning)  # warnings about unusual metadata: ImageNet causes thousands
             warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # refused below
             with pillow.open(path, formats=known) as image:
-                _check_size(path, image.size, max_pixels)
+                width, height = image.size
+                if width * height > MAX_PIXELS:
+                    raise _too_large(path, f"{width}×{height}")
                 if not decoded:
                     return None
                 image = _eight_bits(pillow, path, image)
@@ -54,7 +55,7 @@ def _opened(path: Path, mode: str | None, max_pixels: int, *, decoded: bool) -> 
     except InputError:
         raise
     except pillow.DecompressionBombError as error:
-        raise _too_large(path, "more than 100 million", max_pixels) from error
+        raise _too_large(path, "more than 100 million") from error
     except pillow.UnidentifiedImageError as error:
         raise InputError(
             f"{path}: not a readable picture: cannot be decoded as {', '.join(FORMATS)}; convert, restore or remove it"
@@ -78,10 +79,5 @@ def _eight_bits(pillow: Any, path: Path, image: Any) -> Any:
     return pillow.fromarray((levels >> 8).astype(np.uint8))
 
 
-def _check_size(path: Path, size: tuple[int, int], max_pixels: int) -> None:
-    if size[0] * size[1] > max_pixels:
-        raise _too_large(path, f"{size[0]}×{size[1]}", max_pixels)
-
-
-def _too_large(path: Path, what: str, max_pixels: int) -> InputError:
-    return InputError(f"{path}: {what} pixels, at most {max_pixels:,} are decoded; scale the picture down or remove it")
+def _too_large(path: Path, what: str) -> InputError:
+    return InputError(f"{path}: {what} pixels, at most {MAX_PIXELS:,} are decoded; scale the picture down or remove it")

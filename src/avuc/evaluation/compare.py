@@ -143,12 +143,12 @@ def compare_predictions(
     method: str,
     how: str,
     folds: int,
-    messages: Sequence[str] = (),
-    threshold: Threshold = "auto",
-    bins: int = 15,
-    replicates: int = 1000,
-    seed: int = 0,
-    groups: Array | None = None,
+    messages: Sequence[str],
+    threshold: Threshold,
+    bins: int,
+    replicates: int,
+    seed: int,
+    groups: Array | None,
 ) -> Comparison:
     """Return the effect of a fitted calibrator, from predictions without it and cross-fitted ones on the same rows.
 

@@ -88,7 +88,7 @@ def mean_intervals(
 
 
 def rows_of(predictions: Predictions, rows: torch.Tensor) -> Predictions:
-    """Return some rows of predictions."""
+    """Return some rows of predictions; `rows` is a mask or their numbers."""
     return Predictions(
         predictions.probs[rows], predictions.labels[rows], predictions.expected_entropy[rows], predictions.samples
     )

@@ -59,7 +59,7 @@ def label_json(names: tuple[str, ...], labels: MultiLabelMetrics) -> dict[str, A
 
 
 def evaluate_multilabel(
-    file: MultiLabelFile, *, threshold: Threshold = "auto", bins: int = 15, replicates: int = 1000, seed: int = 0
+    file: MultiLabelFile, *, threshold: Threshold, bins: int, replicates: int, seed: int
 ) -> MultiLabelEvaluation:
     """Return the metrics of each label, their mean, and over all decisions.
 
@@ -88,13 +88,13 @@ def compare_multilabel(
     file: MultiLabelFile,
     method: str,
     *,
-    shared: bool = False,
-    folds: int = 5,
-    threshold: Threshold = "auto",
-    bins: int = 15,
-    replicates: int = 1000,
-    seed: int = 0,
-    keep_worse: bool = False,
+    shared: bool,
+    folds: int,
+    threshold: Threshold,
+    bins: int,
+    replicates: int,
+    seed: int,
+    keep_worse: bool,
 ) -> tuple[MultiLabelCalibrator, Comparison, dict[str, Any]]:
     """Fit a calibrator on all rows; return it, its effect on held-out decisions, and the JSON of each label.
 

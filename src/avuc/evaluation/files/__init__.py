@@ -5,7 +5,8 @@ The way from a file to checked scores:
 1. open           find.py chooses the reader in formats/ by the suffix: arrays.py (.npz, .npy, .safetensors), parquet.py
                   with arrow.py, csv.py with csv_header.py. The result is `RawScores` (names.py).
 2. find           Arrays are found by name (names.py), columns of a table by columns/choose.py with the rules in
-                  columns/rules.py. Labels may come from a second file (find.py, columns/match_rows.py).
+                  columns/rules.py, and columns/unprefixed.py where names do not begin like scores. Labels may come from
+                  a second file (find.py, columns/match_rows.py).
 3. lay out        decision/find_layout.py finds the classes of dense and binary scores, layout.py turns them into rows,
                   decision/class_order.py gives classes the names of text labels.
 4. summarise      decision/summary.py computes a `Summary` of all rows, block by block.

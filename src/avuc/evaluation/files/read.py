@@ -25,7 +25,6 @@ from avuc.metrics.streaming.suite import bytes_needed as fixed_bytes
 
 # added to a refusal where it helps
 FIXED_MEMORY = "or evaluate it with --fixed-memory"
-GIVEN = ("like", "order_unknown")  # of `Reading`; they follow from the arguments of `read_scores`
 
 
 def read_scores(
@@ -82,19 +81,23 @@ def read_scores(
         kind, first_label, task, class_dim, ignore_index, positive, known, padding, columns is None and like is None
     )
     reading.check(file)
+    return _whole(
+        file,
+        reading,
+        labels=labels,
+        scores_key=scores_key,
+        labels_key=labels_key,
+        max_gb=max_gb,
+        columns=columns,
+        like=like,
+        needs_labels=needs_labels,
+        classes=classes,
+    )
+
+
+def _whole(file: Path, reading: Reading, *, needs_labels: bool, **options: Any) -> ScoreFile:
     with file_errors(file):
-        raw = find_scores(
-            file,
-            labels=labels,
-            scores_key=scores_key,
-            labels_key=labels_key,
-            max_gb=max_gb,
-            columns=columns,
-            like=like,
-            needs_labels=needs_labels,
-            classes=classes,
-            padding=padding,
-        )
+        raw = find_scores(file, padding=reading.padding, needs_labels=needs_labels, **options)
         return _decided(file, raw, reading, needs_labels)
 
 
@@ -217,14 +220,9 @@ def open_scores(
         "needs_labels": needs_labels,
         "classes": classes,
     }
-
-    def whole() -> ScoreFile:
-        asked = {name: getattr(reading, name) for name in reading.__dataclass_fields__ if name not in GIVEN}
-        return read_scores(file, **asked, **options)
-
     # a .csv has no stored row count, and its numbers need less memory than its text
     if file.suffix.lower() in TEXT_TABLES:
-        return whole()
+        return _whole(file, reading, **options)
     with file_errors(file):
         raw = find_scores(file, in_blocks=True, padding=padding, **options)
         _check_ignored(file, raw, reading)
@@ -239,7 +237,7 @@ def open_scores(
             held = memory_bytes(math.prod(shape), dtype.itemsize)
             if rows and fixed_bytes(rows, classes_here) <= limit:
                 check_size(file, raw.scores_from, held, limit, f", {FIXED_MEMORY}")
-            return whole()
+            return _whole(file, reading, **options)
         raw.scores = counted_along(raw.scores, layout.row_axis)
         raw.labels = None if raw.labels is None else counted_along(raw.labels, 0)
         if not (needs_labels or marks_padding(raw, reading, layout)):

@@ -181,13 +181,7 @@ def _(
     return a, b, c, d, labels.new_empty(len(hidden), dtype=torch.long)
 
 
-@torch.library.custom_op(
-    "avuc::linear_backward",
-    mutates_args=(),
-    # torch 2.6 cannot read list[Tensor] from the annotations
-    schema="(Tensor hidden, Tensor weight, Tensor? bias, Tensor labels, Tensor predicted, Tensor[] coefficients, "
-    "float? softcap, float? scale, int? width, int first, str backend, bool[] needed) -> (Tensor, Tensor, Tensor)",
-)
+@torch.library.custom_op("avuc::linear_backward", mutates_args=())
 def _compiled_backward(
     hidden: Tensor,
     weight: Tensor,

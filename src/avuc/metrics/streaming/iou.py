@@ -49,11 +49,6 @@ class StreamingIoU(Streaming):
         self._state["counts"][:] += sum(parts)
         return self
 
-    def add_counts(self, counts: Any) -> StreamingIoU:
-        """Add (3, C) counts of `class_counts`."""
-        self._state["counts"][:] += counts
-        return self
-
     def compute(self) -> IoU:
         """Return the IoU of each class and their mean."""
         return iou_of(self._state["counts"].copy())

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from avuc.core.errors import InputError
 from avuc.core.natural_order import natural_order
 from avuc.report.study.conditions import conditions_of
 from avuc.report.study.coverage import read_coverage
 from avuc.report.study.effort import effort_of
-from avuc.report.study.result_arrays import CLEAN, METRICS, PNG, Array, MethodFacts, Results, SetKey
+from avuc.report.study.result_arrays import CLEAN, METRICS, Array, MethodFacts, Results, SetKey
+from avuc.report.study.stored_curves import CHANGED, LARGEST, as_written, can_be_shown, examples_of, pooled_curves
 from avuc.report.study.unit import dimensions, unit_of
 from avuc.study.recipe.portable import without_folder
 
@@ -25,15 +23,7 @@ if TYPE_CHECKING:
     from avuc.study.store.recipe import StoredMethod, StoredRecipe
     from avuc.study.store.store import Store
 
-
-# every metric is a share or a few nats; avuc computes no larger value
-LARGEST = 1e12
-HISTOGRAMS, DIAGRAMS = ("entropy", "confidence"), ("reliability", "uncertainty")
-MOST_BINS = 100_000
 OF_PIXELS = ("mean_iou", "pavpu")  # stored for words and tokens, too, where they mean little
-EXAMPLES: dict[str, type[Any]] = {"samples": str, "rows": int, "top": float, "mistakes": list, "tempered": dict}
-MISTAKE: dict[str, type[Any]] = {"entropy": float, "confidence": float, "said": str, "is": str}
-CHANGED = "the file was changed by another program: run the study again in another folder"
 
 
 def read_results(store: Store) -> Results:
@@ -57,31 +47,15 @@ def read_results(store: Store) -> Results:
     set_index = {key: index for index, key in enumerate(test_sets)}
     seeds = sorted({seed for method in methods for seed in method.seeds})
     seed_index = {seed: index for index, seed in enumerate(seeds)}
-    values: dict[str, Array] = {}
-    for name, seed, shift, severity, metric, value in rows:
-        if metric in METRICS and shift != "validation" and name in method_index:
-            if metric not in values:
-                values[metric] = np.full((len(methods), len(seeds), len(test_sets)), np.nan)
-            values[metric][method_index[name], seed_index[seed], set_index[shift, severity]] = value
+    values = _values(rows, method_index, seed_index, set_index)
     if "nll" not in values:
         raise InputError(f"{store.path}: has no results on labelled data yet; run avuc study again")
-    with _as_written(store, "the list of runs"):
-        times = [_seconds(store, run) for run in store.runs()]
-        # of a run that was killed, only the time of its results is known
-        seconds = effort_of(store).seconds if None in times else sum(filter(None, times))
+    source = _source(store, recipe)
     sizes = store.select("SELECT rows FROM cells WHERE shift='clean' LIMIT 1")
-    data = without_folder(recipe.data.source)
-    if recipe.data.evaluate_on_validation:
-        data += " (evaluated on held-out training data, not on test data)"
-    source = (
-        f"{data}, {recipe.net.name}, up to {recipe.study.samples} samples per prediction; "
-        f"{len(store.done()):,} evaluations (one method with one seed on one test set), computed in "
-        f"{'at least ' * (None in times)}{_time(seconds)}"
-    )
-    examples = _examples(store, methods, set_index)
-    gallery = {key: data for key, data in store.gallery().items() if isinstance(data, bytes) and _can_be_shown(data)}
-    curves = _pooled_curves(store, method_index, set_index)
-    with _as_written(store, "the coverage of conformal sets"):
+    examples = examples_of(store, methods, set_index)
+    gallery = {key: data for key, data in store.gallery().items() if isinstance(data, bytes) and can_be_shown(data)}
+    curves = pooled_curves(store, method_index, set_index)
+    with as_written(store, "the coverage of conformal sets"):
         kept = store.select("SELECT method, seed, shift, severity, data FROM curves WHERE name='conformal'")
         coverage = read_coverage(kept, method_index, seed_index, set_index)
     unit = unit_of(examples, gallery)
@@ -111,6 +85,35 @@ def read_results(store: Store) -> Results:
     return results
 
 
+def _values(
+    rows: Sequence[tuple[Any, ...]], methods: dict[str, int], seeds: dict[int, int], test_sets: dict[SetKey, int]
+) -> dict[str, Array]:
+    """Return each metric as (method, seed, test set); NaN where there is no result."""
+    values: dict[str, Array] = {}
+    for name, seed, shift, severity, metric, value in rows:
+        if metric in METRICS and shift != "validation" and name in methods:
+            if metric not in values:
+                values[metric] = np.full((len(methods), len(seeds), len(test_sets)), np.nan)
+            values[metric][methods[name], seeds[seed], test_sets[shift, severity]] = value
+    return values
+
+
+def _source(store: Store, recipe: StoredRecipe) -> str:
+    """Return what was computed, and in which time."""
+    with as_written(store, "the list of runs"):
+        times = [_seconds(store, run) for run in store.runs()]
+        # of a run that was killed, only the time of its results is known
+        seconds = effort_of(store).seconds if None in times else sum(filter(None, times))
+    data = without_folder(recipe.data.source)
+    if recipe.data.evaluate_on_validation:
+        data += " (evaluated on held-out training data, not on test data)"
+    return (
+        f"{data}, {recipe.net.name}, up to {recipe.study.samples} samples per prediction; "
+        f"{len(store.done()):,} evaluations (one method with one seed on one test set), computed in "
+        f"{'at least ' * (None in times)}{_time(seconds)}"
+    )
+
+
 def _checked(store: Store, row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a row of results if avuc can have written it; else raise `InputError`."""
     kinds = (str, int, str, int, str)
@@ -125,25 +128,12 @@ def _checked(store: Store, row: tuple[Any, ...]) -> tuple[Any, ...]:
     return row
 
 
-@contextmanager
-def _as_written(store: Store, what: str) -> Iterator[None]:
-    """Turn errors from content that avuc did not write into one `InputError`."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{store.path}: {what:.200} cannot be read ({type(error).__name__}: {error!s:.80}); {CHANGED}"
-        ) from error
-
-
 def _notes(store: Store, recipe: StoredRecipe, names: set[str]) -> Iterator[str]:
     others = sorted(names - {row.name for row in recipe.methods})
     if others:
         listed = ", ".join(others[:8]) + (" and more" if len(others) > 8 else "")
         yield f"The file also has results of {listed}, which are not in the recipe; this page leaves them out."
-    with _as_written(store, "the list of runs"):
+    with as_written(store, "the list of runs"):
         used = {row[0] for row in store.select("SELECT DISTINCT run FROM cells")}
         runs = [run for run in store.runs() if run["id"] in used]
         for what, values in (
@@ -187,7 +177,7 @@ def _method_facts(store: Store, row: StoredMethod, index: int, rows: Sequence[tu
         "WHERE method=? AND shift='validation' AND metric='accuracy'",
         (row.name,),
     )
-    with _as_written(store, f"what is stored of {row.name!r}"):
+    with as_written(store, f"what is stored of {row.name!r}"):
         errors = [round(int(count) * (1 - accuracy)) for count, accuracy in validated if count and accuracy is not None]
         samples = store.select("SELECT max(samples) FROM cells WHERE method=?", (row.name,))[0][0]
         fitted = [json.loads(text) for text in (store.calibrator(row.name, seed) for seed in seeds) if text]
@@ -218,93 +208,6 @@ def _averaged(history: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
             means[name] = sum(known) / len(known)
         averaged.append({"epoch": epoch, **means})
     return tuple(averaged)
-
-
-def _pooled_curves(
-    store: Store, method_index: dict[str, int], set_index: dict[SetKey, int]
-) -> dict[tuple[int, int], dict[str, Any]]:
-    """Return histograms and reliability diagrams summed over seeds, by method and test set."""
-    pooled: dict[tuple[int, int], dict[str, Any]] = {}
-    for method, shift, severity, name, text in store.select("SELECT method, shift, severity, name, data FROM curves"):
-        if name not in (*HISTOGRAMS, *DIAGRAMS) or method not in method_index or (shift, severity) not in set_index:
-            continue
-        with _as_written(store, f"the curve {name!r} of {method!r} on {shift!r} {severity}"):
-            curve = json.loads(text)
-            sums = pooled.setdefault((method_index[method], set_index[shift, severity]), {})
-            if name in HISTOGRAMS:
-                groups = {key: _counts(curve[key]) for key in ("right", "wrong", "outside") if key in curve}
-                before = sums.get(name, {"high": _positive(curve["high"])})
-                sums[name] = before | {key: counts + before.get(key, 0) for key, counts in groups.items()}
-            else:
-                rows, stated, observed = (
-                    _counts([value or 0.0 for value in curve[key]]) for key in ("rows", "stated", "observed")
-                )
-                before = sums.get(name, {"rows": 0.0, "stated": 0.0, "observed": 0.0})
-                sums[name] = {
-                    "rows": before["rows"] + rows,
-                    "stated": before["stated"] + rows * stated,  # sums; divided by the counts where they are drawn
-                    "observed": before["observed"] + rows * observed,
-                }
-    return pooled
-
-
-def _counts(values: Any) -> NDArray[Any]:
-    counts = np.array(values)
-    is_list = counts.ndim == 1 and 0 < len(counts) <= MOST_BINS and counts.dtype.kind in "if"
-    if not is_list or not (np.isfinite(counts) & (counts >= 0) & (counts <= LARGEST)).all():
-        raise ValueError("expected a list of numbers from 0 up")
-    return counts
-
-
-def _positive(value: Any) -> float:
-    if not isinstance(value, float | int) or not 0 < value <= LARGEST:
-        raise ValueError("expected a number above 0")
-    return float(value)
-
-
-def _examples(
-    store: Store, methods: Sequence[MethodFacts], set_index: dict[SetKey, int]
-) -> dict[tuple[int, int], dict[str, Any]]:
-    """Return single images by method and test set, of the smallest seed that has any."""
-    known = {method.name: (index, method.seeds) for index, method in enumerate(methods)}
-    examples: dict[tuple[int, int], dict[str, Any]] = {}
-    seed_used: dict[tuple[int, int], int] = {}
-    query = "SELECT method, seed, shift, severity, data FROM shown"
-    for method, seed, shift, severity, text in store.select(query):
-        if method not in known or seed not in known[method][1] or (shift, severity) not in set_index:
-            continue
-        key = known[method][0], set_index[shift, severity]
-        if key in seed_used and seed_used[key] <= seed:
-            continue
-        with _as_written(store, f"the single images of {method!r} on {shift!r} {severity}"):
-            examples[key] = _checked_examples(json.loads(text))
-            seed_used[key] = seed
-    return examples
-
-
-def _checked_examples(data: dict[str, Any]) -> dict[str, Any]:
-    for content, kinds in [(data, EXAMPLES), *((mistake, MISTAKE) for mistake in data["mistakes"])]:
-        for name, kind in kinds.items():
-            if not isinstance(content[name], (float, int) if kind is float else kind):
-                raise ValueError(f"{name} is of the wrong kind")
-    for mistake in data["mistakes"]:
-        if not isinstance(mistake.get("png", mistake.get("text")), str):
-            raise ValueError("a mistake has neither a picture nor a text")
-    tempered = data["tempered"]
-    shapes = Counter(np.array(tempered[name], float).shape for name in ("count", "stated", "observed"))
-    temperatures = np.array([tempered["temperature"], tempered["nll"]], float)
-    numbers = [data["top"], *(mistake[name] for mistake in data["mistakes"] for name in ("entropy", "confidence"))]
-    if len(shapes) != 1 or next(iter(shapes))[0] != temperatures.shape[1] or not all(map(math.isfinite, numbers)):
-        raise ValueError("its diagrams do not fit each other")
-    return data
-
-
-def _can_be_shown(example: bytes) -> bool:
-    """Whether an example of a set is a picture or a sentence."""
-    try:
-        return example.startswith(PNG) or bool(example.decode("utf-8"))
-    except UnicodeDecodeError:
-        return False
 
 
 def _time(seconds: float) -> str:

@@ -174,21 +174,19 @@ def _ties(results: Results, nll: Spread, best: int) -> str:
 
 def _worse_scores(results: Results) -> Verdict:
     """Warn of methods that are better calibrated and predict worse: the model says less instead of knowing more."""
+    metrics = ("ece", "nll", "brier")
+    places = {
+        f"on clean {results.units}": {metric: spread(results.at(metric, CLEAN)[:, :, None]) for metric in metrics}
+    }
+    if results.shifts:
+        places = {"under shift": {metric: spread(results.shifted(metric)) for metric in metrics}} | places
     sentences = []
     for index, method in enumerate(results.methods):
         reused = method.reuse_model
         base = results.names.index(reused) if reused in results.names else _first_of(results, method.study)
         if base == index:
             continue
-        for where, test_set in (("under shift", None), (f"on clean {results.units}", CLEAN)):
-            if test_set is None and not results.shifts:
-                continue
-            scores = {
-                metric: spread(
-                    results.shifted(metric) if test_set is None else results.at(metric, test_set)[:, :, None]
-                )
-                for metric in ("ece", "nll", "brier")
-            }
+        for where, scores in places.items():
             if not _changed(scores["ece"], index, base, better=True):
                 continue
             worse = [metric for metric in ("nll", "brier") if _changed(scores[metric], index, base, better=False)]

@@ -80,7 +80,8 @@ class _Driver:
         self.ray, self.plan, self.store, self.progress = ray, plan, store, progress
         kind = torch.device(device).type
         self.on_gpu = kind == "cuda" or ray.cluster_resources().get("GPU", 0) > 0
-        # a task sees only its own GPU, as the first one
+        # The last arguments of every task, those of `_worker`. Not one tuple: Ray resolves references only at the top.
+        # A task sees only its own GPU, as the first one.
         self.common = (
             plan.recipe.to_toml(),
             str(directory),
@@ -105,7 +106,7 @@ class _Driver:
                 ]
                 missing = [key for key in missing if key not in self.store.trained()]
                 groups = self.plan.groups(missing, None if self.on_gpu else 1)
-                tasks = [self.train.remote(*self.common, group) for group in groups]
+                tasks = [self.train.remote(group, *self.common) for group in groups]
                 for trained in self._results(tasks):
                     for model in trained:
                         self.store.add_model(model)
@@ -124,7 +125,7 @@ class _Driver:
             names = [method.name for method in self.plan.pending(key, test_set, done)]
             if names:
                 fits = {name: validation_fit(self.store, name, key.seed) for name in names}
-                tasks.append(self.evaluate.remote(*self.common, key, test_set, names, fits))
+                tasks.append(self.evaluate.remote(key, test_set, names, fits, *self.common))
         return tasks
 
     def _results(self, tasks: list[Any]) -> Iterator[Any]:
@@ -185,31 +186,12 @@ def _worker(
     return _WORKERS[run_id]
 
 
-def _train(
-    recipe: str,
-    directory: str,
-    device: str,
-    threads: int,
-    folders: tuple[str, str],
-    given: tuple[Mapping[str, Any], Mapping[str, str]],
-    run_id: str,
-    keys: list[ModelKey],
-) -> list[Trained]:
-    return _worker(recipe, directory, device, threads, folders, given, run_id).train(keys)
+def _train(keys: list[ModelKey], *common: Any) -> list[Trained]:
+    return _worker(*common).train(keys)
 
 
 def _evaluate(
-    recipe: str,
-    directory: str,
-    device: str,
-    threads: int,
-    folders: tuple[str, str],
-    given: tuple[Mapping[str, Any], Mapping[str, str]],
-    run_id: str,
-    key: ModelKey,
-    test_set: TestSet,
-    names: list[str],
-    fits: dict[str, ValidationFit],
+    key: ModelKey, test_set: TestSet, names: list[str], fits: dict[str, ValidationFit], *common: Any
 ) -> list[Evaluation]:
-    worker = _worker(recipe, directory, device, threads, folders, given, run_id)
+    worker = _worker(*common)
     return worker.evaluate(key, test_set, [worker.recipe.method(name) for name in names], fits)

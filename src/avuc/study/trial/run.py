@@ -63,23 +63,7 @@ def try_own_code(recipe: Recipe, device: str = "cpu") -> dict[str, str]:
         tested = () if recipe.data.evaluate_on_validation else ("test",)
         for split in filter(None, ("train", recipe.data.validation_split, *tested)):
             check_repeatable(recipe.data, split)
-    some = data.test if recipe.data.is_own else data.validation
-    few = some.subset(range(min(FEW, len(some))))
-    severities = sorted({min(study.severities), max(study.severities)}) if study.severities else []
-    shifted: dict[tuple[str, int], MemoryData] = {}
-    # the corruptions of avuc are tested already; a few images show whether they fit the data
-    for name in study.shifts if not recipe.data.corruptions_dir else ():
-        for severity in severities if is_path(name) else severities[:1]:
-            began = time.monotonic()
-            shifted[name, severity] = _try_shift(recipe, few, name, severity)
-            seconds = (time.monotonic() - began) / 2
-        if is_path(name) and severities:
-            _try_many(recipe, some, name, severities[-1], seconds)
-        if is_path(name) and len(severities) > 1 and not takes(find(name, "study.shifts"), "severity"):
-            print(
-                f"avuc: study.shifts: {name} takes no 'severity', so it does the same at every severity",
-                file=sys.stderr,
-            )
+    shifted = _try_shifts(recipe, data.test if recipe.data.is_own else data.validation)
     for other in study.others:
         if is_path(other.path) or is_text_file(other.path):
             data.prints(TestSet(f"ood:{other.name}"))
@@ -89,6 +73,28 @@ def try_own_code(recipe: Recipe, device: str = "cpu") -> dict[str, str]:
     if recipe.data.is_own:  # published data are checked with the results, after their test images are decoded
         prints |= data.training_prints() | data.prints(VALIDATION) | data.prints(CLEAN)
     return prints
+
+
+def _try_shifts(recipe: Recipe, data: MemoryData) -> dict[tuple[str, int], MemoryData]:
+    """Apply every shift to a few examples, and the user's own shifts to many; return the few, shifted."""
+    study = recipe.study
+    few = data.subset(range(min(FEW, len(data))))
+    severities = sorted({min(study.severities), max(study.severities)}) if study.severities else []
+    shifted: dict[tuple[str, int], MemoryData] = {}
+    # the corruptions of avuc are tested already; a few images show whether they fit the data
+    for name in study.shifts if not recipe.data.corruptions_dir else ():
+        for severity in severities if is_path(name) else severities[:1]:
+            began = time.monotonic()
+            shifted[name, severity] = _try_shift(recipe, few, name, severity)
+            seconds = (time.monotonic() - began) / 2
+        if is_path(name) and severities:
+            _try_many(recipe, data, name, severities[-1], seconds)
+        if is_path(name) and len(severities) > 1 and not takes(find(name, "study.shifts"), "severity"):
+            print(
+                f"avuc: study.shifts: {name} takes no 'severity', so it does the same at every severity",
+                file=sys.stderr,
+            )
+    return shifted
 
 
 def _try_shift(recipe: Recipe, few: MemoryData, name: str, severity: int) -> MemoryData:

@@ -20,7 +20,8 @@ from avuc.evaluation.files.columns.columns import (
     number_suffixes,
     suffix_of,
 )
-from avuc.evaluation.files.columns.rules import prefixed_columns, unprefixed_columns
+from avuc.evaluation.files.columns.rules import prefixed_columns
+from avuc.evaluation.files.columns.unprefixed import unprefixed_columns
 from avuc.evaluation.files.messages import ambiguous_labels, file_error, listing, quoted
 from avuc.evaluation.files.names import (
     ReadOptions,

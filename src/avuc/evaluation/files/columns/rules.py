@@ -1,4 +1,4 @@
-"""Rules that find the score columns of a table from their names and the first rows.
+"""Rules that find the score columns of a table from the start of their names and the first rows.
 
 A column counts as a score only if that is clear. Otherwise the error shows the options that make it clear.
 """
@@ -9,8 +9,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from avuc.evaluation.files.columns.columns import (
     OTHER_DATA_NAMES,
     ROW_NUMBER_NAMES,
@@ -18,15 +16,9 @@ from avuc.evaluation.files.columns.columns import (
     Columns,
     TableSample,
     begins,
-    binary_column,
     columns_summing_to_one,
-    is_number,
-    is_other_data,
-    is_row_number,
-    no_score_columns,
     number_suffixes,
     ordered_classes,
-    single_score_column,
     suffix_of,
 )
 from avuc.evaluation.files.messages import ambiguous_columns, file_error, listing, two_models
@@ -61,7 +53,7 @@ def prefixed_columns(
     repeated = _numbered_by_pandas(chosen)
     if repeated is not None:
         return Columns(tuple(repeated), kind_name, tuple(map(str, range(len(repeated)))), label, notes)
-    values = _label_values(sample, label)
+    values = label_values(sample, label)
     if values != set(suffixes):  # prob_1, prob_2, prob_3+ with labels 1, 2, 3+ are clear
         _check_strays(path, others, chosen, suffixes, label, options)
     numbered = all(_is_digits(suffix) for suffix in suffixes)
@@ -103,7 +95,7 @@ def _numbered_by_pandas(names: list[str]) -> list[str] | None:
     return expected if len(names) > 1 and set(expected) == set(names) else None
 
 
-def _label_values(sample: TableSample | None, label: str | None) -> frozenset[str]:
+def label_values(sample: TableSample | None, label: str | None) -> frozenset[str]:
     """Return the distinct labels; none if they are not known."""
     return sample.labels(label) if sample is not None and label is not None else frozenset()
 
@@ -163,158 +155,3 @@ def _without_gaps(numbers: Sequence[int]) -> bool:
 
 def _is_digits(text: str) -> bool:
     return bool(re.fullmatch(r"\d{1,9}", text, re.ASCII))
-
-
-def unprefixed_columns(
-    path: Path,
-    names: Sequence[str],
-    others: list[str],
-    label: str | None,
-    options: ReadOptions,
-    sample: TableSample | None,
-) -> Columns:
-    """Return the numeric columns that are clearly the scores. That is clear if
-
-    - their names are the labels: `cat, dog` and labels `cat`, `dog`;
-    - they are numbered without gaps, and no other column could be a score: `class_0, class_1, fold`;
-    - their rows sum to 1 as exactly as their digits allow, and no other set of columns does: `cat, dog, age`;
-    - only one has a name of binary scores, and the others have names of other data: `y_prob, y_pred, fold`.
-    """
-    texts = [name for name in others if sample is not None and not sample.is_number(name)]
-    skipped = {*texts, *(row_numbers := [name for name in others if is_row_number(name)])}
-    pool = [name for name in others if name not in skipped]
-    single = [name for name in pool if binary_column(name) is not None]
-    rest = [name for name in pool if name not in single]
-    if len(single) == 1 and all(is_other_data(name) for name in rest):
-        pool, texts = single, [*texts, *rest]
-    binary = binary_column(pool[0]) if len(pool) == 1 else None
-    if binary is not None and not any(binary_column(name) for name in texts):  # such a text may be a list of scores
-        kind, name = binary
-        ignored = list(dict.fromkeys([*row_numbers, *texts]))
-        notes = (_not_scores(ignored),) if ignored else ()
-        return Columns((pool[0],), kind, (name,), label, notes)
-    if len(pool) == 1 and not texts:
-        raise single_score_column(path, pool[0])
-    if len(pool) < 2:
-        raise no_score_columns(path, names, texts, sample)
-    likely = [name for name in pool if name.lower() not in OTHER_DATA_NAMES]
-    values = _label_values(sample, label)
-    probability_columns = columns_summing_to_one(sample, likely) or []
-
-    def result(chosen: list[str], classes: list[str], *, numbered: bool = False) -> Columns:
-        kept = set(chosen)
-        left = [name for name in pool if name not in kept]
-        notes = [f"column {listing(row_numbers)} was ignored: row numbers"] if row_numbers else []
-        if left or texts:
-            notes.append(_not_scores([*left, *texts]))
-        if numbered:
-            ordered, suffixes = ordered_classes(path, chosen, classes)
-            return Columns(ordered, "", suffixes, label, tuple(notes))
-        return Columns(tuple(chosen), "", tuple(classes), label, tuple(notes))
-
-    named = _named_by_labels(pool, values)
-    if len(named) > 1:  # p_cat, p_dog, n_cat, n_dog
-        fitting = [fit for fit in named if set(fit[0]) == set(probability_columns)]
-        if not fitting:
-            starts = [chosen[0].removesuffix(classes[0]) for chosen, classes in named]
-            raise two_models(path, [name for chosen, _ in named for name in chosen], starts)
-        named = fitting
-    if named:
-        chosen, classes = named[0]
-        prefix = chosen[0].removesuffix(classes[0])
-        same_prefix = [name for name in pool if prefix and name.startswith(prefix)]
-        # same_prefix: p_cat, p_dog next to a column that does not start with p_
-        if len(chosen) == len(pool) or set(probability_columns) == set(chosen) or len(same_prefix) == len(chosen):
-            return result(chosen, classes)
-        if set(probability_columns) > set(chosen):  # some classes have no labelled row
-            return result(probability_columns, [name.removeprefix(prefix) for name in probability_columns])
-        raise ambiguous_columns(
-            path,
-            _doubt_text(pool, chosen),
-            chosen if _are_other_data(pool, chosen) else None,
-            label,
-            names,
-            options.needs_labels,
-        )
-    group = _numbered(pool)
-    if group is not None:
-        chosen, classes = group
-        kept = set(chosen)
-        if not any(name not in kept for name in likely) or set(probability_columns) == kept:
-            return result(chosen, classes, numbered=True)
-    if probability_columns:
-        return result(probability_columns, probability_columns)
-    if options.needs_labels and len(likely) == len(pool) and _has_unknown_labels(values, pool):
-        return result(pool, pool)
-    plausible = len(likely) == len(values) > 1 and len(likely) < len(pool) and _ranges_overlap(sample, likely)
-    problem = _doubt_text(pool, likely if len(likely) > 1 else pool)
-    raise ambiguous_columns(path, problem, likely if plausible else None, label, names, options.needs_labels)
-
-
-def _not_scores(names: list[str]) -> str:
-    return f"column {names[0]!r} is not a score" if len(names) == 1 else f"columns {listing(names, 4)} are not scores"
-
-
-def _doubt_text(pool: list[str], chosen: list[str]) -> str:
-    kept = set(chosen)
-    strays = [name for name in pool if name not in kept]
-    if strays:
-        return f"it is unclear whether {listing(strays, 4)} is a class like {listing(chosen, 4)}"
-    return f"it is unclear whether {listing(chosen, 4)} are the scores of the classes"
-
-
-def _are_other_data(pool: list[str], chosen: list[str]) -> bool:
-    """Return whether all columns that were not chosen have usual names of other data."""
-    kept = set(chosen)
-    return all(name.lower() in OTHER_DATA_NAMES for name in pool if name not in kept)
-
-
-def _ranges_overlap(sample: TableSample | None, names: list[str]) -> bool:
-    """Return whether the ranges of these columns overlap; those of an age and a height do not."""
-    rows = sample.rows(names) if sample is not None else np.empty((0, len(names)))
-    return len(rows) > 0 and bool(np.isfinite(rows).all()) and float(rows.min(0).max()) < float(rows.max(0).min())
-
-
-def _named_by_labels(pool: list[str], values: frozenset[str]) -> list[tuple[list[str], list[str]]]:
-    """Return the columns named by the labels and the class names: without a prefix, else for each common prefix."""
-    if not values:
-        return []
-    fits: list[tuple[list[str], list[str]]] = []
-    value = min(values)
-    prefixes = [name.removesuffix(value) for name in pool if value and name.endswith(value) and name != value]
-    for prefix in ["", *prefixes[:8]]:
-        classes = {prefix + value: value for value in values}
-        chosen = [name for name in pool if name in classes]
-        if len(chosen) == len(values) > 1 and not _are_column_numbers(values, pool):
-            fits.append((chosen, [classes[name] for name in chosen]))
-            if not prefix:
-                break
-    return fits
-
-
-def _are_column_numbers(values: frozenset[str], pool: list[str]) -> bool:
-    """Return whether the labels are numbers of a group of columns, which may have more columns than labels."""
-    return all(value.isdecimal() for value in values) and _numbered(pool) is not None
-
-
-def _numbered(pool: list[str]) -> tuple[list[str], list[str]] | None:
-    """Return the columns numbered from 0 or 1 without gaps, and their numbers; None unless there is one such group."""
-    groups: dict[str, dict[str, str]] = {}
-    for name in pool:
-        match = re.fullmatch(r"(.*?)(\d{1,9})", name, re.DOTALL | re.ASCII)
-        if match:
-            groups.setdefault(match[1], {})[name] = match[2]
-    complete = []
-    for group in groups.values():
-        numbers = sorted(int(number) for number in group.values())
-        if len(numbers) > 1 and numbers[0] <= 1 and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
-            complete.append(group)
-    if len(complete) != 1:
-        return None
-    return list(complete[0]), list(complete[0].values())
-
-
-def _has_unknown_labels(values: frozenset[str], pool: list[str]) -> bool:
-    """Return whether some text label names no column; then reading the labels raises the error."""
-    known = set(pool)
-    return any(value not in known and not is_number(value) for value in values)
