@@ -154,6 +154,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     name = page.file.src_uri
     if name in ("index.md", "get-started.md"):  # sections of one page: the room is better used by code
         page.meta["hide"] = ["navigation"]
+    if name == "when-to-use-avuc.md" or name.startswith("studies/"):  # few sections, wide tables
+        page.meta["hide"] = ["toc"]
     if name == "api.md":
         markdown = with_links_to_packages(markdown, public_packages())
     if name in COPIES:
