@@ -441,7 +441,7 @@ def test_what_is_missing_is_named(studies, printed):
     few = dataclasses.replace(paper, results=dataclasses.replace(results, missing=2 * (2 + 20 + 3)))
     assert few.not_run == ["Dropout"]
     text = make.status({"paper": few})
-    assert "**Not run yet:** Dropout of `cifar10-paper`; `cifar10-code`; `cifar10-code-pretrained`; " in text
+    assert '**Not run yet:** "Dropout" of `cifar10-paper`; `cifar10-code`; `cifar10-code-pretrained`; ' in text
     assert "Unfinished" not in text
     more_gone = dataclasses.replace(few, results=dataclasses.replace(few.results, missing=2 * (2 + 20 + 3) + 7))
     assert "**Unfinished:** cifar10-paper (7 results)." in make.status({"paper": more_gone})
