@@ -1,4 +1,4 @@
-"""Figures and numbers of docs/concepts/avuc-pathology.md.
+"""Figures and numbers of docs/concepts/avuc-pathology.md and docs/reference/printed-loss.md.
 
     python docs/make_avuc_pathology.py            # about a minute on one core; writes docs/figures/avuc-*.svg
 

@@ -20,7 +20,9 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "avuc"
 COPIES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+LINK = re.compile(
+    r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)(\{[^}]*\})?"
+)  # with its attributes, such as { .md-button }
 # an entry of the table of `docs/api.md`, and the heading above it
 ENTRY = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 HEADING = re.compile(r"^## (avuc[\w.]*)$", re.MULTILINE)
@@ -77,7 +79,7 @@ def without_outside_links(text: str, folder: str, files: Files) -> str:
         example = re.fullmatch(r"\.\./examples/gallery(?:/(\w+)\.py)?", place)
         made = f"gallery/{example[1] or 'index'}.md" if example else ""
         if made and files.get_file_from_path(made):  # it was run: its page is on the site
-            return f"[{words}]({posixpath.relpath(made, folder or '.')})"
+            return f"[{words}]({posixpath.relpath(made, folder or '.')}){match[4] or ''}"
         return words if place.startswith("..") and not re.match(r"\w+:", target) else match[0]
 
     return LINK.sub(one, text)
@@ -124,11 +126,14 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         "API reference": ["api.md", *({name: f"api/{name}.md"} for name in public_packages())],
         "Gallery": gallery_pages(Path(config.docs_dir) / "gallery" / "index.md"),
     }
+    studies = pages_in("studies", config)
     for section in config.nav:
         for name, pages in filled.items():
             if name in section:
                 section[name] = pages
-        section.get("Reproduction and studies", []).extend(pages_in("studies", config))
+        for entry in section.get("Reproduction and studies", []):
+            if isinstance(entry, dict) and "Beyond CIFAR" in entry:
+                entry["Beyond CIFAR"] = studies
     config.nav = [section for section in config.nav if [] not in section.values()]
     return config
 
@@ -149,6 +154,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     name = page.file.src_uri
     if name in ("index.md", "get-started.md"):  # sections of one page: the room is better used by code
         page.meta["hide"] = ["navigation"]
+    if name == "when-to-use-avuc.md" or name.startswith("studies/"):  # few sections, wide tables
+        page.meta["hide"] = ["toc"]
     if name == "api.md":
         markdown = with_links_to_packages(markdown, public_packages())
     if name in COPIES:

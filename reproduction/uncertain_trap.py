@@ -1,7 +1,7 @@
 """Does the printed AvUC loss trap a network in high uncertainty? A small network on very noisy digits, on a CPU.
 
     python reproduction/uncertain_trap.py            # trains 40 networks (about six minutes), writes the results
-    python reproduction/uncertain_trap.py --table    # the table of docs/concepts/avuc-pathology.md, from the results
+    python reproduction/uncertain_trap.py --table    # the table of docs/reference/printed-loss.md, from the results
 
 A perceptron with batch normalisation learns 4,000 digits with Gaussian noise (standard deviation 1.4, new in every
 step), so that a third of its predictions stay wrong. Optimizer {SGD with the settings of the factorial experiment,

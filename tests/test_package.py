@@ -164,7 +164,7 @@ DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 
 def test_the_design_page_names_every_room() -> None:
     """Each folder and module at the top of the package is in the tree, as NAME/, NAME.py or NAME beside another."""
-    tree = DESIGN.partition("## Rooms")[2].partition("## ")[0]
+    tree = DESIGN.partition("## Packages")[2].partition("## ")[0]
     top = [path for path in SOURCE.iterdir() if path.suffix == ".py" or (path.is_dir() and path.name != "__pycache__")]
     missing = [path.name for path in top if not re.search(rf"(?<!\w){re.escape(path.name)}(?!\w)", tree)]
     assert missing == []

@@ -79,7 +79,7 @@ def test_the_hooks_run_what_is_there() -> None:
 
 
 def test_the_tour_names_files_that_are_there() -> None:
-    tour = text("CONTRIBUTING.md").partition("## A tour of the rooms")[2].partition("\n## ")[0]
+    tour = text("CONTRIBUTING.md").partition("## A tour of the packages")[2].partition("\n## ")[0]
     named = re.findall(r"`([\w/]+(?:/|\.py))`", tour)
     assert len(named) > 15
     for name in named:

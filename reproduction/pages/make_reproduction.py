@@ -50,6 +50,8 @@ PAGES = {
     DOCS / "reproduction" / "when-avuc-helps.md": "docs/reproduction/when-avuc-helps.md",
     DOCS / "when-to-use-avuc.md": "docs/when-to-use-avuc.md",
     DOCS / "guide" / "calibration.md": "docs/guide/calibration.md",
+    DOCS / "concepts" / "avuc-pathology.md": "docs/concepts/avuc-pathology.md",
+    DOCS / "reference" / "printed-loss.md": "docs/reference/printed-loss.md",
     HOME / "README.md": "README.md",
 }
 RESULTS = HOME / "reproduction" / "results"

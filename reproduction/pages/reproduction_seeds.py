@@ -42,21 +42,18 @@ def reproduced(studies: Mapping[str, Study], printed: Sequence[Published]) -> st
     if study is None or not {WITH, WITHOUT} <= set(study.results.names):
         return NOT_RUN
     head = ["mean over 16 shifts, intensity 5"]
-    head += [f"{short_title(metric)}: {source}" for metric in SCORES for source in ("printed", "ours")]
+    head += [f"{name}: {source}" for name in (WITHOUT, WITH, "effect of AvUC") for source in ("printed", "ours")]
     lines = []
-    for method in (WITHOUT, WITH):
-        cells = [method]
-        for metric in SCORES:
+    for metric in SCORES:
+        cells = [short_title(metric)]
+        for method in (WITHOUT, WITH):
             cells += [
                 number(printed_mean(printed, method, metric), metric),
                 ours(study.get(method, metric, "5"), metric),
             ]
-        lines.append(cells)
-    effect = ["effect of AvUC"]
-    for metric in SCORES:
         printed_effect = printed_mean(printed, WITH, metric) - printed_mean(printed, WITHOUT, metric)
-        effect += [signed(printed_effect, metric), _interval(paired(study, metric, "5"), metric)]
-    return markdown(head, [*lines, effect])
+        lines.append([*cells, signed(printed_effect, metric), _interval(paired(study, metric, "5"), metric)])
+    return markdown(head, lines)
 
 
 def paired_seeds(studies: Mapping[str, Study]) -> str:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from reproduction_tables import NOT_RUN, Study, markdown
 
@@ -65,9 +65,14 @@ def some_intensities(study: Study) -> list[str]:
         if len(levels) < len(counts):
             groups.setdefault(levels, []).append(method.name)
     return [
-        f"{', '.join(names)} of `{study.results.title}` ({', '.join(map(str, levels)) or 'none'} only)"
+        f"{quoted(names)} of `{study.results.title}` ({', '.join(map(str, levels)) or 'none'} only)"
         for levels, names in groups.items()
     ]
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Return the names in quotes: many of them have commas."""
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def not_run(studies: Mapping[str, Study], *, methods: bool = True) -> str:
@@ -79,7 +84,7 @@ def not_run(studies: Mapping[str, Study], *, methods: bool = True) -> str:
         missing = [name for name in study.not_run if name not in candidates]
         if missing:
             name_them = len(missing) <= MOST_NAMED
-            text = ", ".join(missing) if name_them else f"{len(missing)} of {len(study.recipe.methods)} methods"
+            text = quoted(missing) if name_them else f"{len(missing)} of {len(study.recipe.methods)} methods"
             not_run_yet.append(f"{text} of `{study.results.title}`")
     not_run_yet += [f"`{recipe}`" for name, recipe in STUDIES.items() if name not in studies]
     return f"\n\n**Not run yet:** {'; '.join(not_run_yet)}." if not_run_yet else ""

@@ -11,7 +11,7 @@ HOME = Path(__file__).parents[2]
 
 
 def test_the_page_has_the_table_of_the_results():
-    page = (HOME / "docs" / "concepts" / "avuc-pathology.md").read_text(encoding="utf-8")
+    page = (HOME / "docs" / "reference" / "printed-loss.md").read_text(encoding="utf-8")
     assert f"<!-- trap -->\n\n{trap.table()}\n<!-- end of trap -->" in page
 
 

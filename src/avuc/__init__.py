@@ -1,4 +1,4 @@
-"""avuc: make a classifier know when it is wrong, and prove it.
+"""avuc: make a classifier know when it is wrong, and measure how well it does.
 
 Needs torch and NumPy only. `import avuc` loads neither: every name below, and every package such as `avuc.metrics` or
 `avuc.train`, is loaded when it is first used.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,43 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_file_is_on_the_page(path: Path) -> None:
     name = path.stem.removeprefix("bench_")
     assert f"## {name}\n" in make_benchmarks.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_speed_table_of_the_readme_is_that_of_the_recorded_runs() -> None:
+    runs = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(make_benchmarks.RESULTS.glob("*.json"))
+    }
+    texts = {name: "\n".join(run.get("output", [])) for name, run in runs.items()}
+
+    def found(name: str, *patterns: str) -> list[float]:
+        return [float(one) for pattern in patterns for one in re.findall(pattern, texts[name])]
+
+    bayes = found("bench_bayes_gpu", r"avuc +([\d.]+)\n", r"Predictor +([\d.]+)\n", r"step, peer / avuc.* ([\d.]+)")
+    bayes += found("bench_bayes_gpu", r"peer / Predictor +([\d.]+)")
+    nets = re.findall(r"^\w+ +[\d.]+ +[\d.]+ +[\d.]+ +([\d.]+) +([\d.]+) +step", texts["any-net"], re.MULTILINE)
+    over = [f"{min(values):.1f}–{max(values):.1f}×" for values in zip(*(map(float, row) for row in nets), strict=True)]
+    peers = found("any-net", r", draw ([\d.]+)")
+    shape = runs["linear-avuc"]["gpu"][0]
+    seconds, sizes = shape["seconds"], shape["bytes"]
+    own, everything, liger = (seconds[name] for name in ("avuc", "materialised", "liger"))
+    fast = found("bench_metrics", r"\(all 21 metrics\) ([\d.]+) s", r"s: ([\d.]+)x")
+    fit = found("bench_temperature", r"avuc +([\d.]+)", r"scikit-learn .* ([\d.]+)×", r"netcal 1.4 .* ([\d.]+)×")
+    table = (
+        (make_benchmarks.ROOT / "README.md").read_text(encoding="utf-8").partition("## Speed")[2].partition("## ")[0]
+    )
+    for words in (
+        f"{bayes[0]:.1f} ms; {bayes[1] + 1e-9:.1f} ms | bayesian-torch {bayes[2]:.0f}× longer; {bayes[3]:.0f}×",
+        f"{over[0]} one compiled pass without a posterior, {over[1]} one in a CUDA graph",
+        f"bayesian-torch {min(peers):.1f}–{max(peers):.1f}× longer",
+        f"{1e3 * own:.0f} ms, {sizes['avuc'] / 2**20:.1f} MiB in addition",
+        f"AvUC on all logits {everything / own:.1f}× longer, {sizes['materialised'] / 2**30:.0f} GiB",
+        f"cross-entropy alone, {liger / own:.1f}×, {sizes['liger'] / 2**20:.0f} MiB",
+        f"{fast[0]:.2f} s | the fastest",
+        f"{fast[2]:.0f}× longer (50,000 × 1,000: {fast[3]:.0f}×)",
+        f"{fit[0]:.2f} s | scikit-learn {fit[1]:.0f}×, netcal {fit[2]:.0f}× longer",
+    ):
+        assert words in table, words
 
 
 def test_a_run_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

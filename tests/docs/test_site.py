@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -107,6 +108,18 @@ def broken(site: Path) -> list[str]:
 def test_no_broken_link(site: Path) -> None:
     assert len(pages(site)) > 60
     assert broken(site) == []
+
+
+def test_no_page_shows_its_source(site: Path) -> None:
+    """Neither a comment, such as the mark of a figure that a table has cut, nor the attributes of a removed link."""
+    shown = re.compile(r"&lt;!-- (?:figure|end|generated)|\{ ?\.md-button")
+    assert [page.name for page in pages(site) if shown.search(page.read_text(encoding="utf-8"))] == []
+
+
+def test_a_study_stands_once_in_the_navigation(site: Path) -> None:
+    text = (site / "benchmarks.html").read_text(encoding="utf-8")
+    listed = re.findall(r'href="(studies/[\w-]+\.html)" class="md-nav__link', text)
+    assert sorted(listed) == sorted(f"studies/{path.stem}.html" for path in (ROOT / "docs" / "studies").glob("*.md"))
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:

@@ -253,6 +253,8 @@ def test_blocks_and_figures_are_filled_and_the_rest_stays():
         "a\n<!-- generated: x -->\n\nnew |\\1\n\n<!-- end: x -->\nb <!-- figure: s | r -->2<!-- end --> c\n"
     )
     assert fill(filled, {"x": "new |\\1"}, lambda words: str(len(words))) == filled
+    row = "| x | <!-- figure: s \\| r -->{}<!-- end --> |"
+    assert fill(row.format(1), {}, "+".join) == row.format("s+r")
     assert block_names(text) == ["x"]
     assert fill("plain\n", {}, lambda words: "") == "plain\n"
 
@@ -264,6 +266,7 @@ def test_blocks_and_figures_are_filled_and_the_rest_stays():
         ("<!-- generated: x -->\n", "needs one begin mark and one end mark"),
         ("<!-- generated: x -->\n<!-- end: x -->\n<!-- generated: x -->\n<!-- end: x -->", "needs one begin mark"),
         ("<!-- figure: a -->1\n<!-- end -->", "has no <!-- end --> in its line"),
+        ("| x | <!-- figure: a | b -->1<!-- end --> |", "in a table needs"),
     ],
 )
 def test_broken_marks_are_named(text, message):

@@ -15,6 +15,7 @@ class LLDropout(Dropout):
         rate: probability q that an input of the last layer is dropped (default 0.32, the tuned value of Ovadia et al.
             2019 for ResNet-20 on CIFAR-10).
         drop_input: not used by this method.
+        own_layers: for `Dropout` only; True is refused.
 
     >>> from torch import Generator, nn, rand
     >>> method = LLDropout(rate=0.5)
