@@ -1,9 +1,8 @@
 """Set a limit on the error rate of future answers.
 
 `SelectiveClassifier(risk=0.05)` learns from held-out digits above which confidence it may answer, so that with 95 %
-probability at most 5 % of all future answers are wrong. The test is exact and cautious: the error rates that come out
-are below the limit. For a smaller risk, fewer digits are answered; with 748 held-out digits, none at 3 %. One split
-is shown.
+probability at most 5 % of all future answers are wrong. The error rates that come out are below the limit, because 748
+held-out digits leave some doubt. For a smaller risk, fewer digits are answered. One split is shown.
 
 Topic: Select and guarantee
 Picture: Share of answered digits and error rate of the answers by the limit that was asked for; the errors stay below

@@ -47,7 +47,7 @@ def test_the_limit_holds_in_95_percent_of_fits():
         broken += bool(answered.any() and wrong[answered].mean() > 0.1)
         coverage.append(answered.mean())
     assert broken <= 11  # the 97 % point of Binomial(120, 0.05)
-    assert np.mean(coverage) > 0.5  # not vacuous
+    assert np.mean(coverage) > 0.75  # not vacuous
 
 
 def test_the_level_is_kept_where_it_is_hardest_and_pixels_as_rows_break_it():
@@ -101,13 +101,14 @@ def test_the_threshold_equals_that_of_plain_loops(images, risk):
     numbers = np.repeat(np.arange(images), rows)
     scores = rng.random(len(numbers)).round(2)  # with ties
     wrong = rng.random(len(numbers)) < 0.3 * (1 - scores) ** 2
-    chosen = set(np.random.default_rng(0).permutation(images)[: images // 4].tolist())
+    order = np.random.default_rng(0).permutation(images).tolist()
+    chosen = set(order[: images // 4])
     own = sorted((s for s, n in zip(scores, numbers, strict=True) if n in chosen), reverse=True)
-    limits = sorted({-math.inf, *(own[len(own) * step // 20] for step in range(1, 20))}) if own else []
+    limits = sorted({-math.inf, *(own[len(own) * step // 50] for step in range(1, 50))}) if own else []
 
     def shares(limit, choosing):
         pairs = []
-        for image in range(images):
+        for image in order:
             if (image in chosen) == choosing:
                 mine = [(s > limit, bool(w)) for s, w, n in zip(scores, wrong, numbers, strict=True) if n == image]
                 pairs.append((sum(a for a, _ in mine) / len(mine), sum(a and w for a, w in mine) / len(mine)))
@@ -116,8 +117,9 @@ def test_the_threshold_equals_that_of_plain_loops(images, risk):
     before = [np.multiply(slow_gain(shares(t, True), risk, BELOW, 1), BELOW / BELOW.sum()) for t in limits]
     place, best = (int(np.argmax([each.sum() for each in before])) if before else -1), math.inf
     while place >= 0:
-        after = slow_gain(shares(limits[place], False), risk, BELOW, 1)
-        if before[place] @ after / before[place].sum() < 20:
+        tested = [*zip(*shares(limits[place], False), strict=True)]
+        ways = [slow_gain([*zip(*tested[:some], strict=True)], risk, BELOW, 1) for some in range(1, len(tested) + 1)]
+        if max(before[place] @ way / before[place].sum() for way in ways) < 20:  # at any time
             break
         best, place = limits[place], place - 1
     assert choose_threshold(scores, wrong, numbers, risk=risk, level=0.95) == best

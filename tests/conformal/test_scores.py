@@ -94,3 +94,20 @@ def test_the_precision_of_votes_changes_no_set_and_the_coverage_is_exact(coverag
         assert fitted[0].is_exact
         covered.append(sets[0].numpy()[np.arange(300), new_labels].mean())
     assert abs(np.mean(covered) - coverage) < 0.015
+
+
+@pytest.mark.parametrize("randomized", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scale", [30, 300])
+def test_the_precision_of_large_logits_changes_no_set(scale: int, method: str, randomized: bool) -> None:
+    """Float32 has no probabilities below 1e-45: RAPS then ranked most classes by their number."""
+    generator = torch.Generator().manual_seed(0)
+    logits = scale * torch.randn(600, 100, generator=generator)
+    labels = (logits + scale * torch.randn(600, 100, generator=generator)).argmax(1)
+    sets = []
+    for kind in (torch.float32, torch.float64):
+        conformal = ConformalClassifier(method, randomized=randomized).fit(
+            logits[:300].to(kind), labels[:300], logits=True
+        )
+        sets.append(conformal.predict_sets(logits[300:].to(kind), logits=True))
+    assert torch.equal(*sets)

@@ -86,6 +86,10 @@ def test_calibrators(name: str) -> None:
     moved = np.random.default_rng(2).normal(size=(ROWS, 1))
     same(kind().fit(logits + moved, labels).predict_proba(fresh - moved))
     same(kind.from_json(fitted.to_json()).predict_proba(fresh), atol=0)
+    same(np.concatenate([fitted.predict_proba(fresh[k : k + 1]) for k in range(ROWS)]), atol=1e-12)
+    same(fitted.predict_proba(np.stack([fresh, fresh])), atol=1e-12)
+    more, none = np.append(logits, 9 * fresh, 0), np.repeat([1.0, 0.0], ROWS)
+    same(kind().fit(more, np.append(labels, 0 * labels), sample_weight=none).predict_proba(fresh))
     twice = kind().fit(logits, labels, sample_weight=np.full(ROWS, 2.0)).predict_proba(fresh)
     same(kind().fit(np.repeat(logits, 2, 0), np.repeat(labels, 2)).predict_proba(fresh), desired=twice)
 

@@ -13,7 +13,7 @@ from torch import nn
 from avuc.core.errors import InputError
 from avuc.data import Augmentation, Dataset, as_input, augment
 from avuc.methods import Objective, Vanilla
-from avuc.train import TrainSettings, fit
+from avuc.train import Fitted, TrainSettings, fit
 from avuc.training.distributed import Ranks
 from avuc.training.model_trainer import ModelTrainer
 
@@ -127,3 +127,27 @@ def test_the_old_name_of_models_per_step_still_works() -> None:
 def test_models_per_step_is_no_part_of_a_runs_identity() -> None:
     """Version 0.1.0 left `at_once` out, so its checkpoints match whatever the new setting is."""
     assert TrainSettings(models_per_step=3).identity() == TrainSettings().identity()
+
+
+@pytest.mark.parametrize("caller", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_an_autocast_of_the_caller_changes_nothing(
+    precision: str, caller: bool, frozen: bool, train: Dataset, normalised_net: Factory
+) -> None:
+    """Torch keeps cast weights until the outermost autocast ends: even a disabled one froze the weights of bfloat16."""
+    settings = replace(QUICK, precision=precision, pad=0, ema_decay=0.5, freeze_trunk=frozen)
+
+    def run() -> Fitted:
+        objective = Objective("avuc", warmup_epochs=1)
+        return fit(
+            Vanilla(), normalised_net, train, objective=objective, settings=settings, validation=train, progress=False
+        )
+
+    expected = run()
+    with torch.autocast("cpu", torch.bfloat16, enabled=caller):
+        found = run()
+        assert torch.is_autocast_enabled("cpu") == caller
+    for ours, theirs in zip(expected.models[0].parameters(), found.models[0].parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert expected.history[-1]["validation_nll"] == found.history[-1]["validation_nll"]

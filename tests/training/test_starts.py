@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -78,6 +81,72 @@ def test_images_of_one_row_are_trained_on() -> None:
     fitted = fit(Vanilla(), layers, (images, labels), settings=TrainSettings(**QUICK), progress=False)
     assert layers[1].num_batches_tracked == 0
     assert fitted.models[0][1].num_batches_tracked == 4  # type: ignore[index]
+
+
+def lazy(*last: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), *last, nn.LazyLinear(2))
+
+
+@pytest.mark.parametrize(
+    ("method", "network", "options"),
+    [
+        (Vanilla(), lazy(), {"ema_decay": 0.9}),
+        (Vanilla(), lambda generator: lazy(), {"ema_decay": 0.9}),
+        (SWAG(start=0.0), lazy(), {}),
+        (SVI(), lazy(), {}),
+        (Vanilla(), lazy(nn.LazyBatchNorm1d()), {}),
+    ],
+)
+def test_lazy_layers_need_a_shape_first(method: Method, network: Any, options: dict[str, float]) -> None:
+    settings = TrainSettings(**QUICK, **options)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="is lazy and has no shape yet; run one batch through"):
+        fit(method, network, rows(), settings=settings, progress=False)
+    network = lazy(nn.LazyBatchNorm1d())
+    network(rows()[0])
+    assert fit(method, network, rows(), settings=settings, progress=False).epochs == 2
+
+
+def test_lazy_layers_get_their_shape_from_the_first_batch(tmp_path: Path) -> None:
+    settings = TrainSettings(**QUICK)
+    first = [fit(Vanilla(), lazy(), rows(), settings=settings, progress=False, directory=d) for d in (None, tmp_path)]
+    again = fit(Vanilla(), lazy(), rows(), settings=settings, progress=False, directory=tmp_path)
+    for other in (first[1], again):
+        for ours, theirs in zip(first[0].models[0].parameters(), other.models[0].parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+class Extra(nn.Linear):
+    """A layer with a state of its own."""
+
+    extra: Any = None
+
+    def get_extra_state(self) -> Any:
+        return self.extra
+
+    def set_extra_state(self, state: Any) -> None:
+        self.extra = state
+
+
+@pytest.mark.parametrize("option", ["directory", "patience", "keep"])
+@pytest.mark.parametrize("method", [Vanilla(), SVI(), SWAG(start=0.0)])
+def test_extra_state_is_stored_if_it_is_a_tensor(method: Method, option: str, tmp_path: Path) -> None:
+    network = nn.Sequential(Extra(4, 2))
+    network[0].extra = {"calls": 3}
+    options: dict[str, Any] = {"patience": {"patience": 2}, "keep": {"keep": "best_accuracy"}}.get(option, {})
+    settings = TrainSettings(**QUICK, **options)
+    folder = tmp_path if option == "directory" else None
+
+    def run() -> Any:
+        return fit(
+            method, network, rows(), settings=settings, validation=rows(), directory=folder, progress=False
+        ).models[0]
+
+    with pytest.raises(InputError, match=r"_extra_state is no tensor \(dict\).*let get_extra_state return one"):
+        run()
+    assert not list(tmp_path.iterdir())
+    network[0].extra = torch.tensor(3)
+    for _ in range(2):  # trained, read back
+        assert any(torch.equal(value, torch.tensor(3)) for value in run().state_dict().values())
 
 
 @pytest.mark.parametrize("option", [{"keep": "best_accuracy"}, {"patience": 1}])

@@ -4,9 +4,10 @@ Image i has labels for all or some of its pixels: a_i is the share of these that
 answered wrongly. The error rate is r = E[e] / E[a], in which every image counts the same: the share of wrong answers
 among all answers, if all images have equally many labels. It is at most r exactly if E[r a − e] ≥ 0, the mean of a
 number between r − 1 and r, so any distribution of images can be tested with finitely many of them: the product of
-1 + λ (r a_i − e_i) over independent images exceeds 1/δ with probability δ at most if the mean is 0 or below, for every
-bet 0 ≤ λ ≤ 1/(1 − r) (Waudby-Smith & Ramdas 2024, https://arxiv.org/abs/2010.09686). A weighted mean over several bets
-does the same. Pixels of one image may depend on each other in any way.
+1 + λ (r a_i − e_i) over the first images of any number of independent ones ever exceeds 1/δ with probability δ at most
+if the mean is 0 or below, for every bet 0 ≤ λ ≤ 1/(1 − r) (Waudby-Smith & Ramdas 2024,
+https://arxiv.org/abs/2010.09686). A weighted mean over several bets does the same. Pixels of one image may depend on
+each other in any way.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ABOVE = 2.0 ** -np.arange(8)
 # one in this many images chooses the candidates for the threshold; the other images test them
 CHOOSING = 4
 # candidates: thresholds that answer 1/STEPS, 2/STEPS, … of the choosing images' pixels
-STEPS = 20
+STEPS = 50
 
 
 class Answers(NamedTuple):
@@ -64,6 +65,20 @@ def evidence_below(answers: Answers, risk: float) -> Array:
     """Return, for each bet, the log of the winnings against "the error rate is `risk` or more", (J,)."""
     gains = (risk * answers.answered - answers.wrong) / (1 - risk)
     return _winnings(gains, BELOW)
+
+
+def most_evidence_below(answers: Answers, risk: float, weights: Array) -> float:
+    """Return the log of the largest winnings of a weighted mean of bets, on the way from the first image to the last.
+
+    Args:
+        answers: of each image, in an order that does not depend on them; (n,).
+        risk: as in `evidence_below`.
+        weights: the log of the weight of each bet.
+    """
+    gains = (risk * answers.answered - answers.wrong) / (1 - risk)
+    with np.errstate(divide="ignore"):
+        paths = np.cumsum(np.log1p(np.maximum(BELOW[:, None] * gains, -1)), 1)
+    return float(np.logaddexp.reduce(weights[:, None] + paths, 0).max())
 
 
 def evidence_above(answers: Answers, risk: float) -> float:
@@ -111,23 +126,23 @@ def choose_threshold(scores: Array, wrong: Array, numbers: Array, *, risk: float
         level: probability that it holds.
     """
     images = int(numbers.max()) + 1
-    chosen = np.zeros(images, np.bool_)
-    chosen[np.random.default_rng(0).permutation(images)[: images // CHOOSING]] = True
-    if not chosen.any():
+    choosing, testing = np.split(np.random.default_rng(0).permutation(images), [images // CHOOSING])
+    if not len(choosing):
         return math.inf
+    chosen = np.isin(np.arange(images), choosing)
     own = scores[chosen[numbers]]
     indices = sorted({len(own) - 1 - len(own) * step // STEPS for step in range(1, STEPS)})
     thresholds = np.unique(np.concatenate([[-math.inf], np.partition(own, indices)[indices]]))
     answers = answers_of(scores, wrong, numbers, thresholds)
 
-    def evidence(which: Array, k: int) -> Array:
-        return evidence_below(Answers(answers.answered[which, k], answers.wrong[which, k]), risk)
+    def of(images: Array, k: int) -> Answers:
+        return Answers(answers.answered[images, k], answers.wrong[images, k])
 
-    before = [evidence(chosen, k) + BELOW_WEIGHTS for k in range(len(thresholds))]
+    before = [evidence_below(of(choosing, k), risk) + BELOW_WEIGHTS for k in range(len(thresholds))]
     best = math.inf
     for k in range(int(np.argmax([total(each) for each in before])), -1, -1):
         weights = before[k] - total(before[k])
-        if total(weights + evidence(~chosen, k)) < -math.log(1 - level):
+        if most_evidence_below(of(testing, k), risk, weights) < -math.log(1 - level):
             break
         best = float(thresholds[k])
     return best

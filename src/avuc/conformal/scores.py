@@ -63,7 +63,7 @@ class Score:
             logits: whether `probs` are logits.
         """
         scores = np.empty(len(labels))
-        for rows, block in blocks(probs, logits):
+        for rows, block in blocks(probs, logits, ranks=self.penalty > 0):
             here = labels[rows]
             own = np.take_along_axis(block, here[:, None], 1)
             stated = own[:, 0].astype(np.float64)
@@ -96,7 +96,7 @@ class Score:
         # scores of float64 near 0 differ where float32 probabilities are all 1; a threshold of float64 tells them apart
         most = np.where((1 - thresholds).astype(single) == 1 - thresholds, np.inf, thresholds).astype(single)
         limits = thresholds if uniform.any() else thresholds + SUM_ROUNDING
-        for rows, block in blocks(probs, logits):
+        for rows, block in blocks(probs, logits, ranks=self.penalty > 0):
             if self.method == "threshold":
                 np.greater_equal(block.astype(np.float32, copy=False), least, out=chosen[rows])
                 if block.dtype == np.float64 and np.isfinite(most).any():
@@ -141,14 +141,22 @@ class Score:
         return added
 
 
-def blocks(probs: Tensor, logits: bool = False) -> Iterator[tuple[slice, Array]]:
-    """Yield ranges of rows and their probabilities on the CPU; float32 is kept, which sorts faster."""
+def blocks(probs: Tensor, logits: bool = False, *, ranks: bool = False) -> Iterator[tuple[slice, Array]]:
+    """Yield ranges of rows and their probabilities on the CPU; float32 is kept, which sorts faster.
+
+    Args:
+        probs: (N, C) probabilities, or logits.
+        logits: whether they are logits.
+        ranks: whether the ranks of improbable classes count: float64 then tells apart what is 0 in float32.
+    """
     step = max(1, BLOCK // probs.shape[1])
     for start in range(0, len(probs), step):
         rows = slice(start, start + step)
         block = probs[rows].detach()
         if logits:
             block = (block if block.dtype == torch.float64 else block.float()).softmax(1)
+            if ranks and block.dtype == torch.float32 and bool(block.amin() == 0):
+                block = probs[rows].detach().double().softmax(1)
             # one logit that is NaN or +infinity makes its whole row NaN
             if bool(block[:, 0].isnan().any()):
                 raise InputError(f"logits contain NaN or +infinity (rows {start}…{start + len(block) - 1})")

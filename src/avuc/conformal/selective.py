@@ -22,8 +22,8 @@ from avuc.uncertainty import entropy
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SCORES = ("confidence", "entropy")
-# numbers of answered rows that are tested; each test takes this share of the allowed probability of failure
-TESTS = 10
+# every 1/STEPS of the rows, there is a test whether so many can be answered
+STEPS = 100
 # thresholds of the 0/1 value "is answered": the first one selects all rows, the second one the answered rows
 ENDS = np.array([-1.0, 0.5])
 
@@ -99,11 +99,12 @@ class SelectiveCheck(Displayed):
 class SelectiveClassifier(Saved):
     """Selective prediction with a guarantee: answers whose error rate is at most `risk`, with probability `level`.
 
-    A row is answered if its confidence is above a threshold (or its entropy below one). `fit` tests, for ten numbers m
-    of rows that are fixed before the labels are seen, whether the error rate above the (m + 1)-th largest score is at
-    most `risk`, by the exact binomial test at level (1 − level)/10, and takes the largest m that passes: Learn then
-    Test with a Bonferroni correction (Angelopoulos et al. 2021, https://arxiv.org/abs/2110.01052). The guarantee needs
-    rows that are independent and come from the same source as those of the fit; it needs no calibrated model.
+    A row is answered if its confidence is above a threshold (or its entropy below one). `fit` tests, for numbers m of
+    rows that are fixed before the labels are seen, whether the error rate above the (m + 1)-th largest score is at most
+    `risk`, by exact binomial tests from small to large m, and takes the largest m that passes: Learn then Test with
+    fixed-sequence testing from several starts (Angelopoulos et al. 2021, https://arxiv.org/abs/2110.01052). The
+    guarantee needs rows that are independent and come from the same source as those of the fit; it needs no calibrated
+    model.
 
     Pixels of one image, tokens of one sentence or rows of one group may depend on each other in any way: then only the
     images need to be independent, each counts the same, and the tests count images, see `avuc.conformal.betting`. It
@@ -179,14 +180,20 @@ class SelectiveClassifier(Saved):
         wrong = np.concatenate([[0], np.cumsum(errors[order])])
         descending, rows = scores[order], len(scores)
         self.threshold_, self.rows_, self.answered_, self.errors_ = math.inf, rows, 0, 0
-        sizes = self._sizes(rows)
-        for size in reversed(sizes):
+        thresholds: dict[int, float] = {}
+        shares: dict[int, float] = {0: 0.0}
+        for size, share in self._sizes(rows).items():
             threshold = -math.inf if size == rows else float(descending[size])
-            # fewer rows than `size` are above the threshold if scores are equal
+            # fewer rows than `size` are above the threshold if scores are equal; sizes with the same rows are one test
             above = int(self._above(descending, threshold).sum())
-            if above and binomial_cdf(int(wrong[above]), above, self.risk) <= (1 - self.level) / len(sizes):
-                self.threshold_, self.answered_, self.errors_ = threshold, above, int(wrong[above])
-                break
+            thresholds[above], shares[above] = threshold, shares.get(above, 0.0) + share
+        level = shares.pop(0)
+        for above, share in shares.items():
+            level += share
+            if binomial_cdf(int(wrong[above]), above, self.risk) <= level:
+                self.threshold_, self.answered_, self.errors_ = thresholds[above], above, int(wrong[above])
+            else:
+                level = 0.0
 
     def answers(self, predictions: Any) -> Tensor:
         """Return which rows are answered, a bool tensor (M,) in the order of `predictions.probs`.
@@ -249,12 +256,19 @@ class SelectiveClassifier(Saved):
     def _least(self, tests: int) -> int:
         return math.ceil(math.log((1 - self.level) / tests) / math.log1p(-self.risk))
 
-    def _sizes(self, rows: int) -> list[int]:
-        """Return the numbers of answered rows to test; they depend on the number of rows only."""
-        tests = next((tests for tests in range(TESTS, 0, -1) if self._least(tests) <= rows), 0)
-        if not tests:
-            return []
-        return sorted({round(size) for size in np.linspace(rows, self._least(tests), tests)})
+    def _sizes(self, rows: int) -> dict[int, float]:
+        """Return the numbers of rows to test, in ascending order, and the level that the test of each adds.
+
+        They depend on the number of rows only. The level 1 − `level` is divided among the starts m, 2m, 4m, …; a test
+        that passes hands all it has to the next one.
+        """
+        starts = next((n for n in range(rows.bit_length(), 0, -1) if self._least(n) << (n - 1) <= rows), 0)
+        if not starts:
+            return {}
+        first = self._least(starts)
+        levels = {size: 0.0 for step in range(1, STEPS + 1) if (size := rows * step // STEPS) > first}
+        levels |= {first << k: (1 - self.level) / starts for k in range(starts)}
+        return dict(sorted(levels.items()))
 
     def _above(self, scores: Array, threshold: float, *, single: bool = False) -> Array:
         """Return which scores are above a threshold; `single`: they come from float32 probabilities."""

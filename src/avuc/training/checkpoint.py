@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from avuc._old_names import forward
 from avuc.core.errors import InputError
@@ -131,6 +131,16 @@ def _files(directory: Path) -> list[Path]:
 
 
 # one model's part
+
+
+def refuse_other_state(model: nn.Module) -> None:
+    """Raise if the state of a model has anything but tensors, which a checkpoint could hold only with pickle."""
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise InputError(
+                f"fit: the network's {name} is no tensor ({type(value).__name__}), but directory, patience and keep "
+                "store only tensors; let get_extra_state return one, such as torch.tensor(value), or leave them out"
+            )
 
 
 def trainer_tensors(trainer: ModelTrainer) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from avuc.core.errors import InputError
 from avuc.core.progress import Progress
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData, TensorData
+from avuc.losses.linear.inputs import without_autocast
 from avuc.methods import Method, Objective
 from avuc.prediction.in_memory import in_memory, is_loaded
 from avuc.prediction.inputs import with_index
@@ -153,7 +154,7 @@ def fit_many(
     for number, job in enumerate(jobs):
         groups.setdefault((id(job.data), job.settings), []).append(number)
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), without_autocast(device.type):  # the settings decide, not the caller
         for numbers in groups.values():
             data = jobs[numbers[0]].data
             data = data if isinstance(data, Stream) else data.to(device)

@@ -16,7 +16,7 @@ from avuc.data.arrays import as_input
 from avuc.data.augmentation import Augmentation
 from avuc.data.tensors import MemoryData, TensorData
 from avuc.losses.euc import with_dirichlet_head
-from avuc.methods import Dropout, Method, Objective, Terms
+from avuc.methods import SWAG, Dropout, Method, Objective, Terms
 from avuc.methods.objective import ObjectiveLoss
 from avuc.posterior import seed_of, seeded_generator
 from avuc.training.distributed import Ranks, global_batch_norm
@@ -24,8 +24,9 @@ from avuc.training.freeze_trunk import freeze_trunk, untrained_modules
 from avuc.training.meters import Meters, all_uncertain, labelled_rows
 from avuc.training.moving_average import averaged_buffers, infinite_buffers
 from avuc.training.outputs import logits_to_train
+from avuc.training.precision import network_precision
 from avuc.training.settings import TrainSettings
-from avuc.training.start import Net, starting_net
+from avuc.training.start import Net, refuse_lazy, starting_net
 
 # The random streams of a model. In each epoch each stream is seeded with (seed, model, stream, epoch). Validation needs
 # its own: sample 0 of `predict` with the same seed has the numbers of START, that is of the initial weights.
@@ -77,6 +78,8 @@ class ModelTrainer:
         self.augmenting: torch.Generator = torch.Generator(device=device)
         self.noise: torch.Generator = torch.Generator(device=device)
         network = with_head(starting_net(net, seeded_generator(seed, index, START)), objective)
+        if settings.ema_decay or isinstance(method, SWAG):
+            refuse_lazy(network, network.named_parameters())
         self.frozen_weights: set[str] = freeze_trunk(network, method) if settings.freeze_trunk else set()
         network = network.to(device)
         if device.type == "cuda":
@@ -221,7 +224,7 @@ class ModelTrainer:
         settings = self.settings
         self.optimizer.zero_grad(set_to_none=True)
         with (
-            torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"),
+            network_precision(self.device, settings.precision),
             global_batch_norm(self.model, self.ranks, over_ranks=settings.sync_batch_norm),
         ):
             logits = self.forward(images)

@@ -20,7 +20,7 @@ from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.posterior import Posterior, seed_of
 from avuc.prediction.backends.features import FeatureStore
-from avuc.training.checkpoint import Checkpoint, latest, load_trainer, save, trainer_tensors
+from avuc.training.checkpoint import Checkpoint, latest, load_trainer, refuse_other_state, save, trainer_tensors
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, figures
 from avuc.training.freeze_trunk import unfreeze
@@ -177,6 +177,8 @@ class Run:
             )
             for index in range(job.method.members)
         ]
+        if job.directory is not None or job.settings.patience or job.settings.keep != "last":
+            refuse_other_state(self.trainers[0].model)
         folder = job.directory if ranks.first else None  # rank 0 reads and writes checkpoints
         about = job.data, job.validation, job.settings, self.trainers[0].model, known
         self.identity: dict[str, str] = (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError
@@ -75,4 +76,20 @@ def _checked(net: Any) -> nn.Module:
                 f"fit: net is or holds a posterior ({type(module).__name__}), such as the model of an earlier fit; "
                 "give a plain network: mean_module() of that posterior starts from its means"
             )
+    refuse_lazy(net, net.named_buffers())  # which torch cannot copy
     return net
+
+
+def refuse_lazy(net: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise if a tensor of a network is lazy: it has no shape before the first batch.
+
+    Args:
+        net: the network.
+        tensors: the tensors that need a shape, by name.
+    """
+    lazy = [name for name, tensor in tensors if is_lazy(tensor)]
+    if lazy:
+        raise InputError(
+            f"fit: {type(net).__name__}: {lazy[0]!r} is lazy and has no shape yet; run one batch through the network "
+            "first, for example net(inputs[:2])"
+        )

@@ -21,6 +21,7 @@ from avuc.prediction.backends.features import are_readable, attributes_of, same_
 from avuc.prediction.backends.shared_trunk import is_plain_linear
 from avuc.prediction.checks import batch_statistics
 from avuc.training.model_trainer import ModelTrainer
+from avuc.training.precision import network_precision
 
 # a method of the user's own may do more in a step than run the network
 METHODS = (Vanilla, SVI, LLSVI, Radial)
@@ -178,7 +179,7 @@ def _input_of_last(trainer: ModelTrainer, model: nn.Module, data: MemoryData, ro
         net.register_forward_hook(lambda _, __, output: results.append(output)),
     ]
     try:
-        with torch.autocast(trainer.device.type, torch.bfloat16, enabled=trainer.settings.precision == "bfloat16"):
+        with network_precision(trainer.device, trainer.settings.precision):
             trainer.method.logits(model, trainer.batch(data, rows)[0])
     finally:
         for hook in hooks:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from avuc.prediction.inputs import Batches
 
@@ -115,8 +116,8 @@ def attributes_of(net: nn.Module) -> tuple[dict[str, Tensor], str]:
 
 
 def are_readable(tensors: Iterable[Tensor]) -> bool:
-    """Return whether the contents of all tensors can be read as bytes: none is sparse or quantised."""
-    return all(tensor.layout is torch.strided and not tensor.is_quantized for tensor in tensors)
+    """Return whether the contents of all tensors can be read as bytes: none is sparse, quantised or lazy."""
+    return all(tensor.layout is torch.strided and not tensor.is_quantized and not is_lazy(tensor) for tensor in tensors)
 
 
 def same_values(first: Tensor, second: Tensor) -> bool:
