@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from avuc import uncertainty
 from avuc.core.errors import InputError
 from avuc.uncertainty import entropy, expected_entropy, midpoint_threshold, mutual_information, variation_ratio
 
@@ -109,3 +110,15 @@ def test_midpoint_threshold_of_many_groups_stays_between_the_extremes() -> None:
         *torch.tensor([0.3, 0.0, 3.0, 0.0], dtype=torch.float64).unbind(), low=torch.tensor(0.1, dtype=torch.float64)
     )
     assert bounded >= 0.1
+
+
+def test_many_samples_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    probs = torch.randn(5, 40, 7, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    functions = uncertainty.expected_entropy, uncertainty.mutual_information
+    whole = [function(probs) for function in functions]
+    most, entropy = [], uncertainty.entropy
+    monkeypatch.setattr(uncertainty, "entropy", lambda p: most.append(p.numel()) or entropy(p))
+    monkeypatch.setattr(uncertainty, "SMALL", 100, raising=False)
+    for function, expected in zip(functions, whole, strict=True):
+        assert torch.equal(function(probs), expected)
+    assert max(most) == 40 * 7

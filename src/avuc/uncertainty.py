@@ -24,6 +24,8 @@ __all__ = [
 
 # Rounding of an entropy in float32: two ways to compute the entropy of one prediction differ by less than this.
 RELATIVE_ROUNDING, ABSOLUTE_ROUNDING = 2.0**-18, 2.0**-20
+# numbers of S × N × C probabilities whose entropies are computed at once
+SMALL = 1 << 22
 
 
 def entropy(probs: Tensor, dim: int = -1) -> Tensor:
@@ -116,7 +118,11 @@ def expected_entropy(sample_probs: Tensor) -> Tensor:
     >>> expected_entropy(torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]]]))
     tensor([0.3466])
     """
-    return entropy(_samples(sample_probs)).mean(0)
+    samples = _samples(sample_probs)
+    if samples.numel() <= SMALL:
+        return entropy(samples).mean(0)
+    # one sample at a time: intermediate results of N × C numbers instead of S × N × C
+    return torch.stack([entropy(sample) for sample in samples]).mean(0)
 
 
 def mutual_information(sample_probs: Tensor) -> Tensor:
@@ -131,7 +137,7 @@ def mutual_information(sample_probs: Tensor) -> Tensor:
     tensor([0.6931])
     """
     probs = _at_least_float32(_samples(sample_probs))
-    return (entropy(probs.mean(0)) - entropy(probs).mean(0)).clamp(min=0)
+    return (entropy(probs.mean(0)) - expected_entropy(probs)).clamp(min=0)
 
 
 def variation_ratio(sample_probs: Tensor) -> Tensor:

@@ -195,3 +195,35 @@ def test_small_fits_use_one_thread_and_restore_the_setting(monkeypatch) -> None:
         assert set(seen) == {2}
     finally:
         torch.set_num_threads(before)
+
+
+@EVERY
+def test_blocks_of_rows_give_the_same_logits(name, fitted, monkeypatch):
+    calibrator, logits = fitted[0][name], fitted[1]
+    draws = np.stack([logits, logits + 0.5])
+    whole, whole_draws = calibrator.transform(logits), calibrator.transform(draws)
+    sizes, apply = [], calibrator._apply
+    monkeypatch.setattr(calibrator, "_apply", lambda block: sizes.append(block.numel()) or apply(block))
+    monkeypatch.setattr("avuc.calibration.inputs.BLOCK_ELEMENTS", 100)
+    np.testing.assert_allclose(calibrator.transform(logits), whole, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(calibrator.transform(draws), whole_draws, rtol=0, atol=1e-6)
+    assert max(sizes) <= 100
+    tensor = torch.as_tensor(logits).requires_grad_()
+    assert calibrator.transform(tensor).shape == tensor.shape
+
+
+def test_multilabel_logits_are_calibrated_in_blocks(monkeypatch):
+    logits = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    calibrator = MultiLabelCalibrator().fit(logits, logits > 0.2)
+    images = np.stack([logits.reshape(6, 10, 3)] * 2).swapaxes(1, 3)  # (2, 3, 10, 6)
+    whole, whole_images = calibrator.transform(logits), calibrator.transform(images, class_dim=1)
+    monkeypatch.setattr("avuc.calibration.inputs.BLOCK_ELEMENTS", 20)
+    np.testing.assert_allclose(calibrator.transform(logits), whole, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(calibrator.transform(images, class_dim=1), whole_images, rtol=0, atol=1e-6)
+
+
+def test_probabilities_become_logits_in_blocks(monkeypatch):
+    probs = np.random.default_rng(0).dirichlet(np.ones(4), (3, 50)).astype(np.float32)
+    whole = avuc.calibration.logits_from_probs(probs)
+    monkeypatch.setattr("avuc.calibration.inputs.BLOCK_ELEMENTS", 40)
+    assert np.array_equal(avuc.calibration.logits_from_probs(probs), whole)

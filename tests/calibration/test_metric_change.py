@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -78,3 +80,16 @@ def test_figures_are_those_of_the_metrics_also_with_weights(dtype):
 def test_figures_that_are_worse_are_named():
     assert Figures(1.0, 0.2, 0.1).worse(Figures(1.0, 0.1, 0.2)) == ["brier"]
     assert Figures(1.0, 0.1, float("nan")).worse(Figures(0.9, 0.1, 0.2)) == ["nll", "ece"]
+
+
+def test_the_interval_of_many_rows_needs_no_table_of_rows_and_bins():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 100_000)
+    before, after = (prediction_statistics(rng.dirichlet(np.ones(2), len(labels)), labels) for _ in range(2))
+    tracemalloc.start()
+    try:
+        assert ece_change(before, after).low < 0 < ece_change(before, after).high
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 24_000_000  # 10 resamples at a time, 8 MB, and a few columns; the table alone would take 25 MB

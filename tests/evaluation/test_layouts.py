@@ -107,7 +107,7 @@ def test_many_rows_resample_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = (probs.cumsum(-1) > RNG.random((4000, 1))).argmax(-1)
     exact = evaluate(probs, labels, replicates=300)
     monkeypatch.setattr("avuc.metrics.blockwise.LARGE_ROWS", 1000)
-    monkeypatch.setattr(import_module("avuc.evaluation.evaluate"), "BLOCK_ROWS", 1024)
+    monkeypatch.setattr(import_module("avuc.metrics.intervals"), "BLOCK_ROWS", 1024)
     found = evaluate(probs, labels, replicates=300)
     assert (exact.bootstrap, found.bootstrap) == ("rows", "cells")
     assert found.metrics == exact.metrics

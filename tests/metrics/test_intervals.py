@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from avuc import metrics
+from avuc import evaluation, metrics
 from avuc.core.errors import InputError
 from avuc.metrics import (
     METRICS,
@@ -261,3 +261,21 @@ def test_bad_arguments() -> None:
         intervals(p, replicates=0)
     with pytest.raises(InputError, match="level"):
         bootstrap(metrics.nll, p.probs, p.labels, level=95)
+
+
+def test_intervals_of_many_rows_are_those_of_evaluate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("avuc.metrics.blockwise.LARGE_ROWS", 1000)
+    given, outside = (predictions(*world(2000, 4, seed)) for seed in (3, 4))
+    entropy, other = given.entropy.numpy(), outside.entropy.numpy()
+    before = entropy.copy()
+    found = evaluation.evaluate(given, replicates=100, outside_entropy=outside.entropy)
+    assert (found.bootstrap, found.detection_bootstrap) == ("cells", "cells")
+    for names in (None, ["nll", "ece"]):
+        some = intervals(given, names, replicates=100)
+        assert list(some) == (list(metrics.METRICS) if names is None else names)
+        for name, interval in some.items():
+            assert (interval.low, interval.high) == found.intervals[name]
+    detected = detection_intervals(entropy, other, replicates=100)
+    for name, interval in detected.items():
+        assert (interval.low, interval.high) == pytest.approx(found.detection_intervals[name])
+    assert np.array_equal(entropy, before)

@@ -217,6 +217,16 @@ def test_multilabel(threshold: Any) -> None:
         assert result.rows.tolist() == (labels >= 0).sum(0).tolist()
 
 
+def test_multilabel_without_unknown_decisions() -> None:
+    rng = np.random.default_rng(1)
+    probs, labels = rng.random((30, 5)), rng.integers(0, 2, (30, 5))
+    result = multilabel(probs, labels)
+    for name in ("accuracy", "nll", "ece"):
+        each = [METRICS[name](probs[:, k], labels[:, k]) for k in range(5)]
+        np.testing.assert_allclose(result.per_label[name], each, rtol=1e-12, atol=1e-12)
+    assert result.rows.tolist() == [30] * 5
+
+
 def test_undefined_values_do_not_count() -> None:
     probs = np.array([[0.9, 0.1, 0.5], [0.8, 0.6, 0.5]])
     result = multilabel(probs, [[1, 0, -100], [1, 0, -100]])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from avuc.calibration.estimator import ClassifierMethods
-from avuc.calibration.inputs import are_numbers, as_logits, refuse_not_logits
+from avuc.calibration.inputs import are_numbers, as_logits, in_blocks, refuse_not_logits
 from avuc.calibration.layouts import ClassesLast, fit_rows
 from avuc.calibration.scaled_logits import limited_threads
 from avuc.core.arrays import as_tensor
@@ -127,7 +127,7 @@ class Calibrator(ClassifierMethods, ABC):
         tensor = as_logits(scores.flatten(0, -2) if scores.ndim > 3 else scores, peek=on_host)
         if on_host:  # a CUDA tensor would have to wait for its values
             refuse_not_logits(tensor.detach())
-        calibrated = self._apply(tensor)
+        calibrated = in_blocks(self._apply, tensor)
         if layout is not None:
             calibrated = layout.back(calibrated.reshape(scores.shape))
         return calibrated if isinstance(logits, Tensor) else calibrated.numpy()

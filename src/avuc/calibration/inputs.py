@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ REMEDIES = {
     "rounded probabilities": "logits_from_probs(probs / probs.sum(-1)[..., None])",
     "percentages": "logits_from_probs(percentages / 100)",
 }
+# elements that are calibrated at a time on the CPU; intermediate results, often float64, need a few times their memory
+BLOCK_ELEMENTS = 1 << 18
 KINDS = {"probabilities": "probs", "rounded probabilities": "probs", "percentages": "percent"}
 
 
@@ -112,8 +115,24 @@ def logits_from_probs(probs: Any) -> Any:
         check_probs(wide.reshape(-1, wide.shape[-1]))
     except InputError as error:
         raise InputError(f"each row of probs must sum to 1 and not be negative; {error}") from error
-    logits = wide.double().clamp(min=NLL_FLOOR).log().to(wide.dtype)
+    logits = in_blocks(lambda block: block.double().clamp(min=NLL_FLOOR).log().to(wide.dtype), wide)
     return logits if isinstance(probs, Tensor) else logits.numpy()
+
+
+def in_blocks(function: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
+    """Return function(scores) for a function of each row (..., N, C) that keeps shape and type.
+
+    On the CPU, blocks of rows are computed one after the other: memory for intermediate results does not grow with N.
+    """
+    rows = scores.shape[-2]
+    step = max(1, BLOCK_ELEMENTS * rows // max(1, scores.numel()))
+    if scores.is_cuda or step >= rows or (scores.requires_grad and torch.is_grad_enabled()):
+        return function(scores)
+    result = torch.empty_like(scores)
+    for start in range(0, rows, step):
+        size = min(step, rows - start)
+        result.narrow(-2, start, size).copy_(function(scores.narrow(-2, start, size)))
+    return result
 
 
 def without_overflow(scaled: Tensor, logits: Tensor, temperature: float) -> Tensor:

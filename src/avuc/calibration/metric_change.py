@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -134,18 +135,14 @@ def ece_change(
     if np.array_equal(before.confidence, after.confidence) and np.array_equal(before.correct, after.correct):
         return MetricChange(values[1], values[0], 0.0, 0.0, 0.0)
     many = rows if unit is None else int(unit.max()) + 1
-    first_column = (np.arange(rows) if unit is None else unit) * (2 * bins + 1)
-    # the last column counts rows: a resample of groups has a number of rows of its own
-    at = np.concatenate((first_column + terms[0][0], first_column + terms[1][0] + bins, first_column + 2 * bins))
-    each = np.concatenate((terms[0][1], terms[1][1], np.ones(rows)))
-    units = np.bincount(at, each, many * (2 * bins + 1)).reshape(many, -1)
-    sums = [AbsoluteSum(units[:, side * bins : (side + 1) * bins].sum(0) / rows) for side in (0, 1)]
+    bin_sums = _row_sums(terms, bins) if unit is None else _group_sums(terms, bins, unit, many)
+    sums = [AbsoluteSum(side / rows) for side in np.split(bin_sums(np.ones((1, many)))[0, :-1], 2)]
     drawn, step = resampled_rows(many, REPLICATES, seed), max(1, HELD // many)
     for start in range(0, REPLICATES, step):
         some = [np.bincount(next(drawn), minlength=many) for _ in range(min(step, REPLICATES - start))]
-        bin_sums = np.stack(some).astype(np.float64) @ units
+        found = bin_sums(np.stack(some))
         for side, absolute_sum in enumerate(sums):
-            absolute_sum.add(bin_sums[:, side * bins : (side + 1) * bins] / bin_sums[:, -1:])
+            absolute_sum.add(found[:, side * bins : (side + 1) * bins] / found[:, -1:])
     a, b = (absolute_sum.errors() for absolute_sum in sums)
     if groups is not None:
         a, b = wider(a, many), wider(b, many)
@@ -153,6 +150,28 @@ def ece_change(
     accuracies = float(np.mean(after.correct)), float(np.mean(before.correct))
     interval = widened_difference("ece", interval, accuracies, many, LEVEL)
     return MetricChange(values[1], values[0], *interval)
+
+
+def _row_sums(terms: list[tuple[Array, Array]], bins: int) -> Callable[[Array], Array]:
+    """Return a function from weights (B, N) to sums of the bins of both sides and of the weights, (B, 2 · bins + 1).
+
+    It reads the rows for each resample, because a table (N, 2 · bins + 1) would be larger than the probabilities.
+    """
+
+    def sums(weights: Array) -> Array:
+        each = [[np.bincount(index, w * residual, bins) for index, residual in terms] for w in weights]
+        return np.stack([np.concatenate([*sides, [w.sum()]]) for sides, w in zip(each, weights, strict=True)])
+
+    return sums
+
+
+def _group_sums(terms: list[tuple[Array, Array]], bins: int, unit: Array, many: int) -> Callable[[Array], Array]:
+    """Return the same for weights of groups; a resample of groups has a number of rows of its own."""
+    first = unit * (2 * bins + 1)
+    at = np.concatenate((first + terms[0][0], first + terms[1][0] + bins, first + 2 * bins))
+    each = np.concatenate((terms[0][1], terms[1][1], np.ones(len(unit))))
+    units = np.bincount(at, each, many * (2 * bins + 1)).reshape(many, -1)
+    return lambda weights: weights.astype(np.float64) @ units
 
 
 def _terms(statistics: Statistics, bins: int) -> tuple[Array, Array]:

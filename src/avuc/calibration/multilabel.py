@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from avuc.calibration.base import Array, Calibrator
+from avuc.calibration.inputs import in_blocks
 from avuc.calibration.layouts import refuse_binary_probabilities
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.calibration.user_warnings import warn
@@ -176,7 +177,7 @@ class MultiLabelCalibrator(Calibrator):
             )
         if not tensor.is_cuda and bool(tensor.isnan().any()):
             raise InputError("logits contain NaN; remove or repair these rows")
-        calibrated = self._apply(tensor.movedim(axis, -1)).movedim(-1, axis)
+        calibrated = in_blocks(self._apply, tensor.movedim(axis, -1)).movedim(-1, axis)
         return calibrated if isinstance(logits, Tensor) else calibrated.numpy()
 
     def _apply(self, logits: Tensor) -> Tensor:

@@ -22,12 +22,12 @@ from avuc.core.tasks import IGNORE_INDEX
 from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
 from avuc.metrics.arrays import Array, comparable
 from avuc.metrics.avu import avu_curves_from_statistics
-from avuc.metrics.blockwise import BlockCollector, BlockwiseStatistics, needs_blocks
+from avuc.metrics.blockwise import needs_blocks
 from avuc.metrics.calibration import confidence_table, curve_from_table, uncertainty_table
 from avuc.metrics.dependent_rows import groups_of
 from avuc.metrics.detection import detection_from_sorted
 from avuc.metrics.detection_bootstrap import blockwise_detection_intervals, detection_intervals
-from avuc.metrics.intervals import Bootstrap, blockwise_intervals, intervals_of
+from avuc.metrics.intervals import Bootstrap, intervals_of
 from avuc.metrics.selective import risk_curve
 from avuc.metrics.sorted_samples import CHUNK, SortedPair
 from avuc.metrics.statistics import Statistics, prediction_statistics
@@ -38,8 +38,6 @@ from avuc.predictions import MultiLabelPredictions, Predictions
 
 HISTOGRAM_BINS = 40
 CHART_POINTS = 400
-# rows that are collected at a time for the intervals of large data
-BLOCK_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -158,12 +156,8 @@ def evaluate(
     with delayed_progress("intervals", replicates * (1 if outside_entropy is None else 2)) as advance:
         if replicates and (units is None or units.max() > 0):
             bootstrap = Bootstrap(replicates, seed=seed, threshold=threshold, bins=bins, advance=advance, groups=units)
-            large = units is None and needs_blocks(len(predictions), predictions.num_classes)
-            if large:  # a resample of all rows would take seconds
-                intervals = blockwise_intervals(_collected(predictions, bins, seed), bootstrap, result.metrics)
-            else:
-                intervals = intervals_of(predictions.probs, statistics, None, bootstrap)
-            bounds, how = interval_bounds(intervals), "cells" if large else "rows" if units is None else "groups"
+            bounds = interval_bounds(intervals_of(predictions.probs, statistics, None, bootstrap))
+            how = "groups" if units is not None else "cells" if bootstrap.resamples_cells(statistics) else "rows"
             result = replace(result, intervals=bounds, replicates=replicates, bootstrap=how)
         if outside_entropy is not None:
             # both sides in the same arithmetic, so that equal predictions have equal entropies
@@ -172,15 +166,6 @@ def evaluate(
             both = units, outside_groups
             fields |= detection_fields(inside, outside, both, replicates=replicates, seed=seed, advance=advance)
     return replace(result, **fields)
-
-
-def _collected(predictions: Predictions, bins: int, seed: int) -> BlockwiseStatistics:
-    collector = BlockCollector(
-        len(predictions), predictions.num_classes, bins=bins, dtype=predictions.probs.dtype, seed=seed
-    )
-    for probs, labels in zip(predictions.probs.split(BLOCK_ROWS), predictions.labels.split(BLOCK_ROWS), strict=True):
-        collector.add(probs, labels)
-    return collector.finish()
 
 
 def _as_predictions(probs: Any, labels: Any, class_dim: int | None, ignore_index: int | None) -> Predictions:

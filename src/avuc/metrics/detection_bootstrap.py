@@ -10,6 +10,7 @@ import torch
 
 from avuc.core.row_groups import images_or_groups
 from avuc.metrics.arrays import Array, as_scores, comparable
+from avuc.metrics.blockwise import needs_blocks
 from avuc.metrics.dependent_rows import MOST_ROWS
 from avuc.metrics.detection import detection, detection_and_gains, detection_from_sorted
 from avuc.metrics.resampling.best_threshold import BestThreshold
@@ -43,6 +44,8 @@ def detection_intervals(
     out_groups: Any = None,
 ) -> dict[str, Interval]:
     """Return bootstrap intervals of the metrics of `detection`; each of the two samples is resampled.
+
+    With more than 100,000 independent rows, cells of similar entropies are resampled instead of rows.
 
     Rows of one image or group are not independent: whole groups are resampled, with a random sample of 20,000 rows of
     each side if it has more. A single group gives no interval: its ends are NaN.
@@ -79,6 +82,10 @@ def detection_intervals(
     groups = _numbers(in_groups, len(sides[0]), "in_groups"), _numbers(out_groups, len(sides[1]), "out_groups")
     if any(each is not None for each in groups):
         return _of_groups(values, sides, groups, replicates, level, seed, advance)
+    if needs_blocks(len(sides[0]) + len(sides[1]), 1):
+        return blockwise_detection_intervals(
+            SortedPair(*sides), replicates=replicates, level=level, seed=seed, advance=advance
+        )
     distinct, where = np.unique(np.concatenate(sides), return_inverse=True)
     index = where[: len(sides[0])], where[len(sides[0]) :]
     # the two samples are drawn independently

@@ -67,11 +67,12 @@ def multilabel(
     if not len(rows.scores):
         raise InputError("there is no known decision: every label is ignore_index, or there are no rows")
     options: dict[str, Any] = {"threshold": threshold, "bins": bins}
-    of_label = _label_numbers(rows)
+    decisions = _decisions(rows)
     table = np.full((len(METRICS), rows.shape[1]), np.nan)
-    for label in range(rows.shape[1]):
-        some = np.flatnonzero(of_label == label)
-        if len(some):
+    numbers = np.zeros(rows.shape[1], np.int64)
+    for label, some in enumerate(decisions):
+        numbers[label] = len(rows.scores[some])
+        if numbers[label]:
             table[:, label] = list(_values(rows, some, options).values())
     known = ~np.isnan(table)
     counts = known.sum(1)
@@ -81,15 +82,19 @@ def multilabel(
         macro={name: float(mean) if n else np.nan for name, mean, n in zip(METRICS, means, counts, strict=True)},
         counted=dict(zip(METRICS, counts.tolist(), strict=True)),
         micro=_values(rows, slice(None), options),
-        rows=np.bincount(of_label, minlength=rows.shape[1]),
+        rows=numbers,
     )
 
 
-def _label_numbers(rows: Rows) -> Array:
-    """Return the number of the label of each decision."""
-    if rows.positions is not None:
-        return np.asarray(rows.positions.cpu().numpy() % rows.shape[1])
-    return np.tile(np.arange(rows.shape[1]), rows.shape[0])
+def _decisions(rows: Rows) -> list[Any]:
+    """Return for each label an index of its decisions among all decisions."""
+    labels = rows.shape[1]
+    if rows.positions is None:
+        return [slice(label, None, labels) for label in range(labels)]
+    of_label = rows.positions.cpu().numpy() % labels
+    # one sort: a search for each label would take time in N · L²
+    ends = np.cumsum(np.bincount(of_label, minlength=labels))
+    return np.split(np.argsort(of_label, kind="stable"), ends[:-1])
 
 
 def _values(rows: Rows, some: Any, options: dict[str, Any]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -128,3 +129,32 @@ def test_zero_probabilities_stay_finite_and_normalised(save, tmp_path):
     torch.testing.assert_close(out.sum(1), torch.ones(3))
     write_scores(file, out, tmp_path / "b.npz")
     torch.testing.assert_close(read_scores(tmp_path / "b.npz").scores, out)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 300), pa.list_(pa.float64())])
+def test_list_columns_of_many_classes_need_little_memory(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("avuc.evaluation.files.formats.parquet.BATCH_NUMBERS", 1 << 14)
+    scores = np.random.default_rng(0).normal(size=(3000, 300)).astype(np.float32)
+    path = tmp_path / "a.parquet"
+    column = pa.FixedSizeListArray.from_arrays(pa.array(scores.reshape(-1)), 300).cast(kind)
+    pq.write_table(pa.table({"logits": column, "label": np.arange(3000) % 300}), path, use_dictionary=False)
+    del column
+    usual, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        file = read_scores(path)
+    finally:
+        pa.set_memory_pool(usual)
+    assert np.array_equal(file.logits().float().numpy(), scores)
+    assert pool.max_memory() < scores.nbytes  # the column is never in Arrow's memory as a whole
+    tracemalloc.start()
+    try:
+        write_scores(file, file.logits() + 1, tmp_path / "b.parquet")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * scores.nbytes  # no Python objects for the numbers
+    table = pq.read_table(tmp_path / "b.parquet")
+    assert table.schema.field("logits").type == kind
+    written = table.column("logits").combine_chunks().flatten().to_numpy().reshape(scores.shape)
+    np.testing.assert_allclose(written, scores + 1, rtol=0, atol=1e-5)

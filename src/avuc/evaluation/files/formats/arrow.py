@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,29 @@ def values(path: Path, table: Any, name: str, *, label: bool = False) -> np.ndar
             path, f"column {name!r} has type {_kind(table, name)}, not numbers", LABEL_TYPES if label else SCORE_TYPES
         )
     return np.array(column.to_numpy(zero_copy_only=False)).reshape(shape)  # a copy, because Arrow's memory is read-only
+
+
+def column_of(values: np.ndarray, kind: Any) -> Any:
+    """Return numbers (N,), lists (N, C) or lists of lists (N, S, C) as a column of this type."""
+    arrow, _ = arrow_modules()
+    if values.ndim == 1:
+        return arrow.array(values, type=kind)
+    length = values.shape[1]
+    inner = column_of(values.reshape(-1, *values.shape[2:]), kind.value_type)
+    if arrow.types.is_fixed_size_list(kind):
+        return arrow.FixedSizeListArray.from_arrays(inner, length)
+    ends = np.arange(len(values) + 1, dtype=np.int64) * length
+    return arrow.ListArray.from_arrays(arrow.array(ends, type=arrow.int32()), inner)
+
+
+def starts(path: str, depth: int) -> Iterator[str]:
+    """Yield the parents of a nested column: a, a.b and a.b.c for `a.b.c`, with at most `depth` dots."""
+    end = -1
+    for _ in range(depth + 1):
+        end = path.find(".", end + 1)
+        yield path if end < 0 else path[:end]
+        if end < 0:
+            return
 
 
 def _kind(table: Any, name: str) -> str:

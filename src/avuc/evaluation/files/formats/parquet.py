@@ -20,9 +20,11 @@ from avuc.evaluation.files.columns.columns import index_labels
 from avuc.evaluation.files.formats.arrow import (
     LEAVE_OUT,
     arrow_modules,
+    column_of,
     is_text,
     probe_parquet,
     stacked,
+    starts,
     values,
     with_bool_texts,
 )
@@ -35,6 +37,8 @@ HEAD_ROWS = 256
 # rows and bytes that are written at a time
 BATCH_ROWS = 1 << 16
 BATCH_BYTES = 1 << 26
+# numbers of a list column that are read at a time
+BATCH_NUMBERS = 1 << 20
 # bytes of each column that are read ahead
 BUFFER = 1 << 16
 
@@ -76,16 +80,12 @@ def write_parquet(source: Path, destination: Path, raw: RawScores, scores: Tenso
                     values = rows[done : done + len(part)]
                     done += len(part)
                     columns = [
-                        _column(arrow, values if len(keys) == 1 else values[:, keys[column.name]], column.type)
+                        column_of(values if len(keys) == 1 else values[:, keys[column.name]], column.type)
                         if column.name in keys
                         else part.column(index).cast(column.type)
                         for index, column in enumerate(schema)
                     ]
                     out.write_batch(arrow.RecordBatch.from_arrays(columns, schema=schema))
-
-
-def _column(arrow: Any, values: np.ndarray, kind: Any) -> Any:
-    return arrow.array(values.tolist() if values.ndim > 1 else values, type=kind)
 
 
 def _slices(batch: Any) -> Iterator[Any]:
@@ -158,7 +158,7 @@ class _Table:
             rows, size = meta.row_group(group), 0
             for index in range(rows.num_columns):
                 column = rows.column(index)
-                if any(start in asked for start in _starts(column.path_in_schema, depth)):
+                if any(start in asked for start in starts(column.path_in_schema, depth)):
                     # 12 bytes for each number: 8 as it is read, 4 as it is kept
                     size += max(column.num_values * 12, column.total_uncompressed_size)
             sizes.append(size)
@@ -263,20 +263,19 @@ def _number_text(number: float) -> str:
     return str(int(number)) if whole else repr(number)
 
 
-def _starts(path: str, depth: int) -> Iterator[str]:
-    """Yield the parents of a nested column: a, a.b and a.b.c for `a.b.c`, with at most `depth` dots."""
-    end = -1
-    for _ in range(depth + 1):
-        end = path.find(".", end + 1)
-        yield path if end < 0 else path[:end]
-        if end < 0:
-            return
-
-
 def _scores(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[np.ndarray, Any]:
     """Return scores (N, C), or (S, N, C) from one column of lists of lists; and the class names of several columns."""
-    scores = stacked(table.path, table.read(list(names)), names)
-    return scores, None if len(names) == 1 and table.is_list(names[0]) else classes
+    if len(names) > 1 or not table.is_list(names[0]):
+        return stacked(table.path, table.read(list(names)), names), classes
+    # in batches: as a whole, Arrow would hold the column once more, and keep that memory
+    table.check(names, whole=True)
+    source, _ = _source(table, names, classes)
+    scores, done, axis = np.empty(source.shape, source.numpy_dtype), 0, 1 if len(source.shape) == 3 else 0
+    for block in source.blocks(max(1, BATCH_NUMBERS * source.shape[axis] // max(1, scores.size))):
+        part = scores[:, done : done + block.shape[axis]] if axis else scores[done : done + len(block)]
+        part[:] = block.numpy()
+        done += block.shape[axis]
+    return scores, None
 
 
 def _source(table: _Table, names: tuple[str, ...], classes: tuple[str, ...]) -> tuple[TableSource, Any]:
@@ -301,6 +300,7 @@ class TableSource:
     ) -> None:
         self.path: Path = path
         self.shape: tuple[int, ...] = shape
+        self.numpy_dtype: np.dtype[Any] = dtype
         self.dtype: torch.dtype = torch.from_numpy(np.empty(0, dtype)).dtype
         self._wanted, self._names = options, list(names)
 
