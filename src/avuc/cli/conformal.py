@@ -112,7 +112,7 @@ def run(args: Namespace) -> int:
         result = _sets_job(args, console, fitted, document, lines)
     checks = []
     for path in args.check or ():
-        file = read_labelled(args, console, path, "to check: ")
+        file = read_labelled(args, console, path, fitted)
         groups = groups_of(args, file)
         check = fitted.check(in_order(console, file, fitted), groups=groups)
         checks.append((path, check))

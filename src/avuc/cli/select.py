@@ -93,7 +93,7 @@ def run(args: Namespace) -> int:
     result = _answers_job(args, console, fitted, document, lines) if args.apply else None
     checks = []
     for path in args.check or ():
-        file = read_labelled(args, console, path, "to check: ")
+        file = read_labelled(args, console, path, fitted)
         groups = groups_of(args, file)
         check = fitted.check(in_order(console, file, fitted), groups=groups)
         checks.append((path, check))

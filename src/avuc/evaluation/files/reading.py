@@ -27,6 +27,7 @@ class Reading:
     class_dim: int | None = None
     ignore_index: int | None = None
     positive: str | None = None
+    fitted: tuple[str, ...] | None = None
     like: Layout | None = None  # layout of another file of the same model
     # whether labels that are not needed mark positions of dense scores to leave out; `MARK`: any rows, which stay
     padding: bool | str = False
@@ -70,4 +71,4 @@ class Reading:
         if self.positive is not None and summary.scores.classes != 1:
             problem = f"{raw.scores_from} has {summary.scores.classes} scores per row"
             raise file_error(path, problem, "leave out --positive, which is for one number per row")
-        return decide(path, raw, summary, self.kind, self.first_label, self.positive)
+        return decide(path, raw, summary, self.kind, self.first_label, self.positive, self.fitted)
