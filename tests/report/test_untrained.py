@@ -60,12 +60,12 @@ def test_a_method_that_guesses_is_named():
 def test_guessing_is_measured_by_the_most_frequent_class():
     assert verdict(study([0.9, 0.9], counts=(900, 100), nll=(0.33, 0.4)))[0].startswith("No method can be recommended")
     assert verdict(study([0.95, 0.9], counts=(900, 100)))[0].startswith("Use A:")
-    without = replace(study([0.1, 0.1], nll=(2.3, 2.4)), coverage=None)  # files of older versions do not know the classes
+    without = replace(study([0.1, 0.1], nll=(2.3, 2.4)), coverage=None)  # as in files of older versions
     assert verdict(without)[0].startswith("Use A:")
 
 
 def test_unbalanced_classes_are_no_guessing():
-    """95 % of the rows have one class, so a good model has the accuracy of that class, but a lower NLL: 0.15 < 0.199."""
+    """The best has the accuracy of the most frequent class, 95 %, and an NLL below that of the frequencies, 0.199."""
     results = study([0.95, 0.95], counts=(950, 50), nll=(0.15, 0.21))
     assert verdict(results)[0].startswith("Use A:")
     (line,) = [line for line in alarms(results) if "most frequent class" in line]

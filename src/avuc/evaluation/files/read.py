@@ -80,9 +80,8 @@ def read_scores(
     'probs'
     """
     file, known = Path(path), None if like is None else like.raw.layout
-    reading = Reading(
-        kind, first_label, task, class_dim, ignore_index, positive, fitted, known, padding, columns is None and like is None
-    )
+    free = columns is None and like is None
+    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known, padding, free, fitted)
     reading.check(file)
     with file_errors(file):
         raw = find_scores(
@@ -205,9 +204,8 @@ def open_scores(
     2
     """
     file, known = Path(path), None if like is None else like.raw.layout
-    reading = Reading(
-        kind, first_label, task, class_dim, ignore_index, positive, None, known, padding, columns is None and like is None
-    )
+    free = columns is None and like is None
+    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known, padding, free)
     reading.check(file)
     options: dict[str, Any] = {
         "labels": labels,

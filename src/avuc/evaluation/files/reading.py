@@ -27,11 +27,11 @@ class Reading:
     class_dim: int | None = None
     ignore_index: int | None = None
     positive: str | None = None
-    fitted: tuple[str, ...] | None = None
     like: Layout | None = None  # layout of another file of the same model
     # whether labels that are not needed mark positions of dense scores to leave out; `MARK`: any rows, which stay
     padding: bool | str = False
     order_unknown: bool = True  # False: the user or an earlier file gave the order of the columns
+    fitted: tuple[str, ...] | None = None  # class names of a fit that the file belongs to
 
     @property
     def first_of_columns(self) -> int | None:
