@@ -84,7 +84,8 @@ def _class_shares(results: Results) -> Array:
         rows = np.asarray(table)[:, :, 0]
         rows = rows[np.isfinite(rows).all(1)]
         if len(rows) and rows[0].sum() > 0:
-            return rows[0] / rows[0].sum()
+            shares: Array = rows[0] / rows[0].sum()
+            return shares
     return np.empty(0)
 
 
