@@ -377,15 +377,15 @@ def test_measurements_are_no_classes(tmp_path, refused, suffix):
     _, labels = model(2)
     rng = np.random.default_rng(2)
     age, height = rng.integers(18, 90, 300), rng.normal(170, 9, 300)
-    for i, table in enumerate(
+    for i, (table, example) in enumerate(
         [
-            {"age": age, "height": height, "label": labels},
-            {"age": age, "p": rng.random(300), "label": labels},
-            {"z": rng.normal(size=300), "w": rng.normal(size=300), "label": labels},
-            {"age": age, "height": height, "fold": age % 5, "label": labels},
+            ({"age": age, "height": height, "label": labels}, "NAME,NAME,…"),
+            ({"age": age, "p": rng.random(300), "label": labels}, "p"),  # may be the score of class 1
+            ({"z": rng.normal(size=300), "w": rng.normal(size=300), "label": labels}, "NAME,NAME,…"),
+            ({"age": age, "height": height, "fold": age % 5, "label": labels}, "NAME,NAME,…"),
         ]
     ):
-        assert "--columns NAME,NAME,…" in refused(write(tmp_path / f"a{i}{suffix}", table))
+        assert f"--columns {example} --label label" in refused(write(tmp_path / f"a{i}{suffix}", table))
 
 
 @pytest.mark.parametrize("suffix", TABLES)
