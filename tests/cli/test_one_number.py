@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -97,6 +98,35 @@ def test_a_fit_without_class_names_says_how_the_number_is_read(files, tmp_path, 
     fit = write(tmp_path / "fit.csv", {"prob": YES}, TRUE.tolist())
     assert run("conformal", fit, "--apply", files["no"], "--to", tmp_path / "to.csv") == 0
     assert "the number of 'no' was read as that of its second class" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("labels", [WORDS, TRUE], ids=["words", "numbers"])
+@pytest.mark.parametrize(("name", "option"), [("conformal", "--coverage"), ("select", "--risk")])
+def test_a_check_reads_the_number_as_the_fit_did(tmp_path, name, option, labels):
+    """Fitted with --positive, a check without it read `prob` as the other class: false drift, or an error."""
+    values = sorted(set(labels.tolist()))
+    table = write(tmp_path / "fit.csv", {"prob": 1 - YES}, labels.tolist())
+    saved, figures = tmp_path / "fit.json", []
+    assert run(name, table, option, 0.3, "--positive", values[0], "--out", saved, "--quiet") == 0
+    one_class = labels == values[0]
+    flipped = np.where(one_class, values[1], values[0])  # as after a drift: nearly every answer is wrong
+    new = [(1 - YES, labels), (YES, labels), (1 - YES, flipped), ((1 - YES)[one_class], labels[one_class])]
+    for number, (scores, of_rows) in enumerate(new):
+        path, out = write(tmp_path / f"{number}.csv", {"prob": scores}, of_rows.tolist()), tmp_path / "out.json"
+        assert run(name, saved, "--check", path, "--json", out, "--quiet") == 0
+        [check] = json.loads(out.read_text())["checks"]
+        answers, errors = check.get("answered"), check.get("errors")
+        figures.append(check["coverage"] if name == "conformal" else errors / answers)
+    threshold = json.loads(saved.read_text())["learned"]
+    if name == "conformal":
+        [limit] = threshold["thresholds"]
+        p_true = [np.where(y == values[0], p, 1 - p) for p, y in new]
+        np.testing.assert_allclose(figures, [np.mean(1 - p <= limit + 1e-6) for p in p_true], atol=0.003)
+    else:
+        limit = abs(threshold["threshold"] or 0)  # None: every row is answered
+        for (p, y), error in zip(new, figures, strict=True):
+            answered = np.maximum(p, 1 - p) > limit
+            assert error == pytest.approx(np.mean(((p > 0.5) != (y == values[0]))[answered]), abs=0.003)
 
 
 def test_positive_is_not_ignored(files, tmp_path, capsys):

@@ -37,6 +37,14 @@ def test_the_command_and_the_object_agree(saved, tmp_path, capsys):
     assert "the mean of 7 draws" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["p.npz", "p.pt", "p"])
+def test_another_suffix_is_named(saved, tmp_path, capsys, name):
+    saved[0].save(tmp_path / name)
+    assert main(["evaluate", str(tmp_path / name)]) == 2
+    message = "is a .safetensors file, as Predictions.save writes it; rename it to p.safetensors\n"
+    assert capsys.readouterr().err.endswith(message)
+
+
 def test_read_scores_gives_the_object_back(saved):
     predictions, path = saved
     again = read_scores(path).predictions()

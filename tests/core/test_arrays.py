@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -55,6 +56,9 @@ def test_every_kind_gives_the_same_numbers(given: object) -> None:
         ((np.zeros((4, 2)), np.zeros((4, 3, 2))), r"logits are 2 arrays of different dimensions.*often logits\[0\]"),
         (Output(np.zeros((4, 2)), np.zeros(4), {}), r"give output\.predictions, and output\.label_ids as labels"),
         (VALUES.astype(object), "must be numbers; found dtype object"),
+        (np.array([0.5, 1.0], dtype=object), r"found dtype object; convert them with \.astype\(float\)"),
+        (pd.Series([True, False, None], dtype="boolean"), "must be numbers; found <NA> in row 2"),
+        (np.array([1, None, 0], dtype=object), "must be numbers; found None in row 1"),
         (VALUES.astype(str), "must be numbers"),
         (VALUES.astype(complex), "must be numbers"),
     ],

@@ -26,11 +26,12 @@ def coverage_of(counts, values=None):
     return Coverage(0.9, filled, dict.fromkeys(METHODS, clean), {}, tuple(map(str, range(len(counts)))))
 
 
-def study(accuracy, *, auroc=(0.8, 0.81), counts=(100,) * 10, methods=None, values=None):
+def study(accuracy, *, auroc=(0.8, 0.81), counts=(100,) * 10, methods=None, values=None, nll=(0.2, 0.3)):
     seeds = np.arange(3)[None, :, None] * 1e-3
     spread_out = np.linspace(0, 0.01, len(SETS))[None, None] + seeds
     figures = {
-        name: np.broadcast_to(np.array([[[0.2]], [[0.3]]]) + spread_out, (2, 3, 4)) for name in ("nll", "ece", "uce")
+        name: np.broadcast_to(np.array(pair)[:, None, None] + spread_out, (2, 3, 4))
+        for name, pair in (("nll", nll), ("ece", (0.2, 0.3)), ("uce", (0.2, 0.3)))
     }
     figures["accuracy"] = np.broadcast_to(np.array(accuracy)[:, None, None], (2, 3, 4))
     figures["auroc"] = np.broadcast_to(np.array(auroc)[:, None, None] + seeds, (2, 3, 4))
@@ -41,25 +42,34 @@ def study(accuracy, *, auroc=(0.8, 0.81), counts=(100,) * 10, methods=None, valu
 
 
 def test_no_method_is_recommended_that_only_guesses():
-    told = verdict(study([0.101, 0.104]))
+    results = study([0.101, 0.104], nll=(2.3, 2.4))  # that of ten frequencies is 2.303
+    told = verdict(results)
     assert told[0].startswith("No method can be recommended: A has the best NLL, but only guesses.")
     assert "10.1 %, is not better than that of the most frequent class, 10.0 %" in told[0]
     assert not any(line.startswith("Use ") for line in told)
-    assert alarms(study([0.101, 0.104]))[0].startswith("Every method has an accuracy on clean images")
+    assert alarms(results)[0].startswith("Every method has an accuracy on clean images")
 
 
 def test_a_method_that_guesses_is_named():
-    results = study([0.6, 0.1])
+    results = study([0.6, 0.1], nll=(1.2, 2.31))
     assert verdict(results)[0].startswith("Use A:")
     assert alarms(results)[0].startswith("B has an accuracy on clean images")
     assert not any("most frequent class" in line for line in alarms(study([0.6, 0.5])))
 
 
 def test_guessing_is_measured_by_the_most_frequent_class():
-    assert verdict(study([0.9, 0.9], counts=(900, 100)))[0].startswith("No method can be recommended")
+    assert verdict(study([0.9, 0.9], counts=(900, 100), nll=(0.33, 0.4)))[0].startswith("No method can be recommended")
     assert verdict(study([0.95, 0.9], counts=(900, 100)))[0].startswith("Use A:")
-    without = replace(study([0.1, 0.1]), coverage=None)  # files of older versions do not know the classes
+    without = replace(study([0.1, 0.1], nll=(2.3, 2.4)), coverage=None)  # as in files of older versions
     assert verdict(without)[0].startswith("Use A:")
+
+
+def test_unbalanced_classes_are_no_guessing():
+    """The best has the accuracy of the most frequent class, 95 %, and an NLL below that of the frequencies, 0.199."""
+    results = study([0.95, 0.95], counts=(950, 50), nll=(0.15, 0.21))
+    assert verdict(results)[0].startswith("Use A:")
+    (line,) = [line for line in alarms(results) if "most frequent class" in line]
+    assert line.startswith("B has an accuracy on clean images that the most frequent class alone would have (95.0 %)")
 
 
 @pytest.mark.parametrize(("auroc", "says"), [((0.47, 0.4), False), ((0.5, 0.4995), False), ((0.7, 0.6), True)])

@@ -267,6 +267,14 @@ def test_predictions_on_request(recipe_file, tmp_path):
     store.close()
 
 
+def test_predictions_that_come_too_late_are_named(recipe_file, undisturbed, capsys):
+    words = ["study", str(recipe_file), "--out", str(undisturbed), "--device", "cpu", "--no-report", "--predictions"]
+    assert main(words) == 0
+    done = len(Store(undisturbed).done())
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"note: {done} evaluations were finished without --predictions, so theirs are not saved" in said
+
+
 def test_command(recipe_file, undisturbed, capsys):
     assert main(["study", str(recipe_file), "--out", str(undisturbed), "--device", "cpu"]) == 0
     said = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 
 from .table import (
@@ -22,6 +23,7 @@ from .table import (
 
 COLUMNS = [label(), *numbered(LOGITS, "logits_")]
 PLAIN = lines(COLUMNS)
+SMALL = [f"{name}, small" for name in NAMES]
 BODY = PLAIN.split("\n", 1)[1]
 HEADER = r"header"
 READ = r"\.csv|UTF-8"
@@ -47,13 +49,30 @@ CASES = [
         "tabs, and a comma in a header name",
         text(lines([("image, path", ["a.png"] * ROWS), *COLUMNS], comma="\t")),
         TRUTH,
-        r"cells|separat|delimiter",
     ),
     Case(
         "semicolons, and commas in the class names",
         text(lines([label(), *columns(PROBS, [f"prob_{n}, small" for n in NAMES])], comma=";")),
         TRUTH,
-        r"cells|separat|delimiter",
+    ),
+    Case(
+        "semicolons, decimal commas, and commas in the class names",
+        text(
+            lines(
+                [
+                    label([f"{name}, small" for name in names_of(LABELS)]),
+                    *((n, [f"{v:.9g}".replace(".", ",") for v in c]) for n, c in columns(PROBS, SMALL)),
+                ],
+                comma=";",
+            )
+        ),
+        TRUTH,
+        says=r"decimal comma",
+    ),
+    Case(
+        "semicolons, and commas in class names in quotes",
+        text(lines([label(), *columns(PROBS, [f"prob_{n}, small" for n in NAMES])], comma=";", quoting=csv.QUOTE_ALL)),
+        TRUTH,
     ),
     Case("semicolons and decimal commas", text(semicolons(",")), TRUTH, says=r"decimal comma"),
     Case(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from transformers import (
 
 import avuc
 from avuc.losses import AvUCLoss, avuc_loss
-from avuc.transformers import AvUCObjective, AvUCTrainer
+from avuc.transformers import AvUCObjective, AvUCTrainer, compute_metrics
 
 
 class InOrder(AvUCTrainer):
@@ -60,6 +61,28 @@ def test_one_step_has_the_gradient_of_all_predicted_tokens(
             weight -= 0.5 * weight.grad
     for one, other in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_metrics_are_those_of_the_next_token(
+    language_model: Callable[..., Any], sentences: Any, settings: Callable[..., Any]
+) -> None:
+    """`compute_metrics` compared position t with token t, although the trainer had shifted the labels of its loss."""
+    data, model = sentences(8), language_model("llama")
+    with torch.no_grad():
+        logits, labels = model(input_ids=data.ids).logits[:, :-1].double().flatten(0, 1), data.labels[:, 1:].flatten()
+    nll = float(F.cross_entropy(logits, labels))
+    for function in (compute_metrics, partial(compute_metrics, names=["nll"])):
+        trainer = AvUCTrainer(model, settings(), eval_dataset=data, compute_metrics=function)
+        assert trainer.evaluate()["eval_nll"] == pytest.approx(nll, rel=1e-5)
+    asked = partial(compute_metrics, shift_labels=False)
+    trainer = AvUCTrainer(model, settings(), eval_dataset=data, compute_metrics=asked)
+    assert trainer.evaluate()["eval_nll"] != pytest.approx(nll, rel=1e-5)
+
+    with pytest.warns(UserWarning, match="predicts the next one: shift them"):
+        avuc.predict(model, {"input_ids": data.ids}, data.labels, class_dim=-1, progress=False)
+    shifted = F.pad(data.labels[:, 1:], (0, 1), value=-100)
+    predictions = avuc.predict(model, {"input_ids": data.ids}, shifted, class_dim=-1, progress=False)
+    assert avuc.metrics.evaluate(predictions)["nll"] == pytest.approx(nll, rel=1e-5)
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -111,10 +111,11 @@ def is_saved(args: Namespace) -> bool:
     return Path(args.file).suffix.lower() == ".json"
 
 
-def read_labelled(args: Namespace, console: Console, path: str, lead: str = "") -> ScoreFile:
-    """Read a file with labels, and print a description of it."""
+def read_labelled(args: Namespace, console: Console, path: str, fitted: Any = None) -> ScoreFile:
+    """Read a file with labels, FILE or one to check by a fit, and print a description of it."""
     other = {} if path == args.file else {"labels": None}
-    file = read_file(Namespace(**vars(args) | {"file": path} | other))
+    lead, names = ("", None) if fitted is None else ("to check: ", fitted.class_names_)
+    file = read_file(Namespace(**vars(args) | {"file": path} | other), None if names is None else tuple(names))
     show_file(console, file, lead)
     file.check_labelled()
     return file
@@ -145,7 +146,10 @@ def in_order(console: Console, file: ScoreFile, fitted: Any) -> Predictions:
     if known is not None and names is None and all(name.isdecimal() for name in known):
         names = file.class_names  # classes 1, 2, 3 are not the classes 3, 5, 7
     check_counted(file.path, names, known)
-    if known is None or names is None or file.class_names is None:
+    numbers = tuple(map(str, file.label_numbers or ()))
+    if known is not None and names is None and sorted(numbers) == sorted(known):
+        names = numbers
+    elif known is None or names is None or file.class_names is None:
         show_matching(console, "the fit", file, known)
     order = class_order(file.path, names, known)
     labels = torch.full((file.num_rows,), -1) if file.labels is None else file.labels
@@ -165,7 +169,7 @@ def new_checks(
     """Return path and check of each file of --check. Its sentence goes to `lines`, or with drift to `warnings`."""
     checks = []
     for path in args.check or ():
-        file = read_labelled(args, console, path, "to check: ")
+        file = read_labelled(args, console, path, fitted)
         groups = groups_of(args, file)
         check = fitted.check(in_order(console, file, fitted), groups=groups)
         checks.append((path, check))

@@ -169,11 +169,11 @@ def _content(args: Namespace, *, labels: bool = True) -> dict[str, Any]:
     return shared | {name: getattr(args, name) for name in named}
 
 
-def read_file(args: Namespace) -> ScoreFile:
-    """Read FILE into memory."""
+def read_file(args: Namespace, fitted: tuple[str, ...] | None = None) -> ScoreFile:
+    """Read FILE into memory; `fitted` has the names of the classes of a fit that it belongs to."""
     from avuc.evaluation.files import read_scores
 
-    return read_scores(args.file, **_content(args))
+    return read_scores(args.file, fitted=fitted, **_content(args))
 
 
 def read_other(args: Namespace, path: str, first: ScoreFile, why: str) -> ScoreFile:

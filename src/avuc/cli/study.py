@@ -113,8 +113,13 @@ def run(args: Namespace) -> int:
         return 130
     if not args.no_report:
         conclude(read_results(store), out / "report.html", console)
-    took = time.monotonic() - began
-    console.line(f"{len(store.done()):,} evaluations in {store.path}; this run took {took:.0f} s", "dim")
+    took, done = time.monotonic() - began, len(store.done())
+    console.line(f"{done:,} evaluations in {store.path}; this run took {took:.0f} s", "dim")
+    if recipe.study.predictions and (unsaved := done - len(list((out / "predictions").glob("*/*.safetensors")))) > 0:
+        console.paragraph(
+            f"note: {unsaved:,} evaluations were finished without --predictions, so theirs are not saved; to save all, "
+            "run the study with another --out"
+        )
     console.line(f"Figures and tables as files: avuc report {shlex.quote(str(out))}")
     if args.no_report:
         return 0

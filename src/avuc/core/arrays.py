@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -79,4 +80,11 @@ def text_remedy(array: Array, name: str) -> str:
 
 def _described(array: Array) -> str:
     first = array.reshape(-1)[:1].tolist()
-    return f"{first[0]!r}" if first and isinstance(first[0], str) else f"dtype {array.dtype}"
+    if first and isinstance(first[0], str):
+        return repr(first[0])
+    if array.dtype != object or array.ndim != 1:
+        return f"dtype {array.dtype}"
+    for row, value in enumerate(array.tolist()):  # a column of a table, such as whole numbers and <NA>
+        if not isinstance(value, Number | np.bool_):
+            return f"{value!r} in row {row}"
+    return "dtype object; convert them with .astype(float)"

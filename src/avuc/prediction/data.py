@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
+from avuc.core.caller import warn_caller
 from avuc.core.errors import BatchError, InputError, NoExamplesError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.data.arrays import Dataset
 from avuc.data.stream import Stream
 from avuc.prediction.arguments import Arguments, Array
@@ -68,6 +70,8 @@ class Loaded:
                 if examples.labels is not None:
                     raise _two_labels()
                 examples = examples._replace(labels=self.labels[start : start + examples.rows])
+            if start == 0:
+                _warn_about_copied_labels(examples)
             start += examples.rows
             if examples.rows:
                 yield examples
@@ -121,7 +125,28 @@ def source_of(data: Any, labels: Any, inputs: Inputs | None, batch_size: int | N
     examples = _examples(whole, None)
     if labels is not None and examples.labels is not None:
         raise _two_labels()
-    return examples._replace(labels=examples.labels if labels is None else labels)
+    examples = examples._replace(labels=examples.labels if labels is None else labels)
+    _warn_about_copied_labels(examples)
+    return examples
+
+
+def _warn_about_copied_labels(examples: Examples) -> None:
+    """Warn if the label of each token is the token itself: a causal language model predicts the next one."""
+    if not isinstance(examples.labels, Array) or examples.labels.ndim != 2:
+        return
+    labels = torch.as_tensor(examples.labels)
+    if not bool((labels > 1).any()):  # a mask may equal labels of 0 and 1
+        return
+    for name, array in examples.arguments.arrays():
+        tokens = torch.as_tensor(array)
+        if tokens.shape != labels.shape or tokens.is_floating_point():
+            continue
+        if bool(((tokens.to(labels.device) == labels) | (labels == IGNORE_INDEX)).all()):
+            warn_caller(
+                f"the labels are the tokens of {name!r}, but a causal language model predicts the next one: shift "
+                "them, labels = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=-100), in inputs= or in labels="
+            )
+            return
 
 
 def _is_plain(data: TorchDataset[Any]) -> bool:

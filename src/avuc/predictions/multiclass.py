@@ -268,7 +268,7 @@ class Predictions(Displayed):
         )
 
     def save(self, path: str | Path) -> None:
-        """Write one .safetensors file, atomically. `avuc evaluate` reads it too."""
+        """Write one .safetensors file, atomically. `avuc evaluate` reads it, too, if its name ends so."""
         tensors = {"probs": self.probs, "labels": self.labels, "expected_entropy": self.expected_entropy}
         metadata = {"format": FORMAT, "samples": str(self.samples)}
         if self.monte_carlo_error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss
+from avuc.transformers.metrics import compute_metrics
 from avuc.transformers.objective import AvUCObjective
 
 
@@ -66,8 +68,10 @@ class AvUCTrainer(Trainer):
         if self.objective.shift_labels:
             # Trainer finds it out for few models; for others it counts labels that no position predicts
             self._loss_shifts_labels: bool = True
+            self.compute_metrics: Any = _with(self.compute_metrics, shift_labels=True)
         if getattr(getattr(inner, "config", None), "problem_type", None) == "multi_label_classification":
             self.objective.task = "multilabel"
+            self.compute_metrics = _with(self.compute_metrics, task="multilabel")
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Run `Trainer.training_step`; the last step of an epoch may have fewer micro-batches than the others."""
@@ -97,6 +101,13 @@ class AvUCTrainer(Trainer):
         if "loss" in logs and math.isfinite(threshold):
             logs["avuc_threshold"] = threshold
         super().log(logs, *args, **kwargs)
+
+
+def _with(function: Any, **options: Any) -> Any:
+    """Return avuc's `compute_metrics` with these options where it has none; other functions as they are."""
+    given = function.keywords if isinstance(function, functools.partial) else {}
+    inner = function.func if isinstance(function, functools.partial) else function
+    return functools.partial(compute_metrics, **options | given) if inner is compute_metrics else function
 
 
 def _for_posterior(args: TrainingArguments | None) -> TrainingArguments:

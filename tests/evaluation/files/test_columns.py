@@ -138,7 +138,7 @@ def test_one_score_beside_other_numbers_is_refused(tmp_path, refused, suffix):
     positive = softmax(logits)[:, 1]
     table = {"age": 20 + labels, "score": positive, "y": labels}
     line = refused(write(tmp_path / f"age{suffix}", table))
-    assert "or the one with the score of class 1, for example" in line
+    assert "or also 'age'; name the score columns, for example: --columns score --label y" in line
     assert accuracy(read_scores(tmp_path / f"age{suffix}", columns="score")) > 0.9
     confidences = {"y_true": labels, "y_pred": logits.argmax(1), "score": softmax(logits).max(1)}
     assert "may contain confidences" in refused(write(tmp_path / f"confidences{suffix}", confidences))
@@ -377,15 +377,15 @@ def test_measurements_are_no_classes(tmp_path, refused, suffix):
     _, labels = model(2)
     rng = np.random.default_rng(2)
     age, height = rng.integers(18, 90, 300), rng.normal(170, 9, 300)
-    for i, table in enumerate(
+    for i, (table, example) in enumerate(
         [
-            {"age": age, "height": height, "label": labels},
-            {"age": age, "p": rng.random(300), "label": labels},
-            {"z": rng.normal(size=300), "w": rng.normal(size=300), "label": labels},
-            {"age": age, "height": height, "fold": age % 5, "label": labels},
+            ({"age": age, "height": height, "label": labels}, "NAME,NAME,…"),
+            ({"age": age, "p": rng.random(300), "label": labels}, "p"),  # may be the score of class 1
+            ({"z": rng.normal(size=300), "w": rng.normal(size=300), "label": labels}, "NAME,NAME,…"),
+            ({"age": age, "height": height, "fold": age % 5, "label": labels}, "NAME,NAME,…"),
         ]
     ):
-        assert "--columns NAME,NAME,…" in refused(write(tmp_path / f"a{i}{suffix}", table))
+        assert f"--columns {example} --label label" in refused(write(tmp_path / f"a{i}{suffix}", table))
 
 
 @pytest.mark.parametrize("suffix", TABLES)
@@ -512,6 +512,12 @@ def test_decimals_are_numbers(tmp_path):
         ('label,logits_0,logits_1\n0,"0,5","-2,1"\n', "with a decimal point"),
         ("label logits_0 logits_1\n0 0.5 -2\n", "separate them by commas, semicolons or tabs"),
         ("label,cat,dog\n0,20 %,80 %\n", "pass --kind percent"),
+        ("label,cat,dog,age,week\n0,20 %,80 %,31,7\n", "column 'cat' contains text, '20 %'); leave out the % signs"),
+        (
+            "label,prob,week\n0,0.2,1\n1,0.8,1\n",
+            "or also 'week'; name the score columns, for example: --columns prob --l",
+        ),
+        ("label,prob,cat\n0,0.2,0.1\n1,0.8,0.3\n", "the score of class 1, for example: --columns NAME,NAME,… --label"),
     ],
 )
 def test_text_that_is_nearly_a_table(tmp_path, refused, text, says):

@@ -21,6 +21,15 @@ def test_true_and_false_are_decisions(tmp_path):
     assert file.labels.tolist() == [[1, 0], [0, 1], [1, 0]]
 
 
+def test_unknown_decisions_beside_true_and_false(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("prob_cat,cat\n0.9,True\n0.3,-100\n0.2,False\n")
+    assert read_multilabel(path).labels.tolist() == [[1], [-100], [0]]
+    path.write_text("prob_cat,cat\n0.9,True\n0.3,\n0.2,False\n")
+    with pytest.raises(InputError, match="column 'cat' contains '' beside true and false; write -100 into the empty"):
+        read_multilabel(path)
+
+
 def test_true_and_false_in_a_parquet(tmp_path):
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(

@@ -177,12 +177,22 @@ def _format(path: Path) -> Format:
     """Return the format by the suffix; raises if the file cannot be opened or is empty."""
     status = check_regular(path)
     suffix = path.suffix.lower()
+    if suffix != ".safetensors" and _is_safetensors(path, status.st_size):
+        name = shlex.quote(path.with_suffix(".safetensors").name)
+        raise file_error(path, "is a .safetensors file, as Predictions.save writes it", f"rename it to {name}")
     if suffix not in FORMATS:
         raise file_error(path, f"unknown format {suffix!r}", _format_remedy(path, suffix))
     if status.st_size == 0:
         raise file_error(path, "is empty", "save the predictions again")
     with open_regular(path):
         return FORMATS[suffix]
+
+
+def _is_safetensors(path: Path, size: int) -> bool:
+    """Return whether a file begins with the length of a header and the header."""
+    with open_regular(path) as file:
+        start = file.read(9)
+    return start[8:] == b"{" and int.from_bytes(start[:8], "little") < size
 
 
 def add_labels(

@@ -245,7 +245,7 @@ def _decisions(path: Path, table: Any, names: Sequence[str], options: ReadOption
     """Return (N, len(names)) labels of these columns; true counts as 1 and false as 0."""
     if not hasattr(table, "truths"):  # a .parquet
         return _matrix(stacked(path, booleans_as_numbers(table.read(list(names))), names))
-    truths = {name: table.truths(name) for name in names}
+    truths = {name: table.truths(name, MISSING) for name in names}
     if not any(values is not None for values in truths.values()):
         return _numbers(path, table, names, options, missing=MISSING)
     numbers = [name for name in names if truths[name] is None]

@@ -45,6 +45,7 @@ def read_scores(
     ignore_index: int | None = None,
     positive: str | None = None,
     padding: bool | str = False,
+    fitted: tuple[str, ...] | None = None,
 ) -> ScoreFile:
     """Read saved predictions of any framework from .npz, .npy, .safetensors, .parquet, .csv or .tsv into memory.
 
@@ -69,6 +70,7 @@ def read_scores(
         positive: label of the class that one number per row stands for (default: 1, or the second in the alphabet).
         padding: with `needs_labels=False`, still leave out positions of dense scores with the label `ignore_index`.
             "mark": keep these positions, or rows if `ignore_index` is given, and mark them in `ScoreFile.ignored`.
+        fitted: names of the classes of a fit: without `positive`, one number per row stands for the second of them.
 
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -77,9 +79,8 @@ def read_scores(
     'probs'
     """
     file, known = Path(path), None if like is None else like.raw.layout
-    reading = Reading(
-        kind, first_label, task, class_dim, ignore_index, positive, known, padding, columns is None and like is None
-    )
+    free = columns is None and like is None
+    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known, padding, free, fitted)
     reading.check(file)
     return _whole(
         file,
@@ -206,9 +207,8 @@ def open_scores(
     2
     """
     file, known = Path(path), None if like is None else like.raw.layout
-    reading = Reading(
-        kind, first_label, task, class_dim, ignore_index, positive, known, padding, columns is None and like is None
-    )
+    free = columns is None and like is None
+    reading = Reading(kind, first_label, task, class_dim, ignore_index, positive, known, padding, free)
     reading.check(file)
     options: dict[str, Any] = {
         "labels": labels,

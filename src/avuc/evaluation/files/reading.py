@@ -31,6 +31,7 @@ class Reading:
     # whether labels that are not needed mark positions of dense scores to leave out; `MARK`: any rows, which stay
     padding: bool | str = False
     order_unknown: bool = True  # False: the user or an earlier file gave the order of the columns
+    fitted: tuple[str, ...] | None = None  # class names of a fit that the file belongs to
 
     @property
     def first_of_columns(self) -> int | None:
@@ -70,4 +71,4 @@ class Reading:
         if self.positive is not None and summary.scores.classes != 1:
             problem = f"{raw.scores_from} has {summary.scores.classes} scores per row"
             raise file_error(path, problem, "leave out --positive, which is for one number per row")
-        return decide(path, raw, summary, self.kind, self.first_label, self.positive)
+        return decide(path, raw, summary, self.kind, self.first_label, self.positive, self.fitted)

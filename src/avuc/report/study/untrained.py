@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 
-from avuc.report.study.result_arrays import CLEAN, Results
+from avuc.report.study.result_arrays import CLEAN, Array, Results
 
 MOST_NAMED = 4
+# a method that has learned something has an NLL below this share of that of the class frequencies
+LEARNED = 0.98
 
 
 def no_choice(results: Results, best: int) -> str:
@@ -18,7 +20,8 @@ def no_choice(results: Results, best: int) -> str:
     return (
         f"No method can be recommended: {results.names[best]} has the best NLL, but only guesses. Its accuracy on "
         f"clean {results.units}, {100 * results.mean('accuracy', CLEAN)[best]:.1f} %, is not better than that of the "
-        f"most frequent class, {100 * _frequent(results):.1f} %."
+        f"most frequent class, {100 * _class_shares(results).max():.1f} %, and its NLL not below that of the class "
+        "frequencies."
     )
 
 
@@ -32,8 +35,9 @@ def guessing_alarm(results: Results) -> list[str]:
     who = "Every method has" if len(indices) == len(results.methods) else f"{names} {verb}"
     return [
         f"{who} an accuracy on clean "
-        f"{results.units} that the most frequent class alone would have ({100 * _frequent(results):.1f} %): nothing "
-        "was learned, so calibration means nothing there. Train longer, or look at the learning rate and the data."
+        f"{results.units} that the most frequent class alone would have ({100 * _class_shares(results).max():.1f} %), "
+        "and no lower NLL than the class frequencies: nothing was learned, so calibration means nothing there. Train "
+        "longer, or look at the learning rate and the data."
     ]
 
 
@@ -55,23 +59,34 @@ def never_active(results: Results) -> list[str]:
 
 
 def guessing(results: Results) -> list[int]:
-    """Return the methods whose clean accuracy is at most two standard errors above that of the most frequent class."""
-    share = _frequent(results)
-    if not math.isfinite(share):
+    """Return the methods that know no more about clean data than the frequencies of the classes.
+
+    Their accuracy is at most two standard errors above that of the most frequent class. With unbalanced classes, that
+    of a good method can be, too, but its NLL is below that of the frequencies.
+    """
+    shares = _class_shares(results)
+    if not len(shares):
         return []
-    limit = share + 2 * math.sqrt(share * (1 - share) / max(1, results.rows))
-    return [index for index, value in enumerate(results.mean("accuracy", CLEAN)) if value <= limit]
+    limit = shares.max() + 2 * math.sqrt(shares.max() * (1 - shares.max()) / max(1, results.rows))
+    entropy = -np.sum(shares * np.log(np.where(shares > 0, shares, 1)))
+    figures = zip(results.mean("accuracy", CLEAN), results.mean("nll", CLEAN), strict=True)
+    return [
+        index
+        for index, (accuracy, nll) in enumerate(figures)
+        if accuracy <= limit and not nll < LEARNED * entropy  # an unknown NLL says nothing
+    ]
 
 
-def _frequent(results: Results) -> float:
-    """Return the share of the most frequent class of the clean test data; NaN if it is not known."""
+def _class_shares(results: Results) -> Array:
+    """Return the share of each class in the clean test data; none if they are not known."""
     tables = () if results.coverage is None else results.coverage.clean.values()
     for table in tables:
         rows = np.asarray(table)[:, :, 0]
         rows = rows[np.isfinite(rows).all(1)]
         if len(rows) and rows[0].sum() > 0:
-            return float(rows[0].max() / rows[0].sum())
-    return math.nan
+            shares: Array = rows[0] / rows[0].sum()
+            return shares
+    return np.empty(0)
 
 
 def _without_term(epochs: tuple[dict[str, object], ...]) -> bool:

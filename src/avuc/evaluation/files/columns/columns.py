@@ -191,6 +191,19 @@ def columns_summing_to_one(sample: TableSample | None, names: Sequence[str]) -> 
     return [names[index] for index in chosen]
 
 
+def no_probabilities(sample: TableSample | None, names: list[str]) -> bool:
+    """Return whether each of these columns has whole numbers, or numbers outside 0 … 1."""
+    rows = sample.rows(names) if sample is not None else np.empty((0, len(names)))
+    whole, outside = (rows == np.round(rows)).all(0), ((rows < 0) | (rows > 1)).any(0)
+    return len(rows) > 0 and bool((whole | outside).all())
+
+
+def ranges_overlap(sample: TableSample | None, names: list[str]) -> bool:
+    """Return whether the ranges of these columns overlap; those of an age and a height do not."""
+    rows = sample.rows(names) if sample is not None else np.empty((0, len(names)))
+    return len(rows) > 0 and bool(np.isfinite(rows).all()) and float(rows.min(0).max()) < float(rows.max(0).min())
+
+
 def _tolerance(digits: int, count: int) -> float:
     """Return how far the sum of `count` numbers with `digits` decimals may be from 1."""
     if not 2 <= digits <= MOST_DIGITS:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from avuc.core.errors import InputError
 from avuc.evaluation.files.columns.columns import (
     OTHER_DATA_NAMES,
@@ -19,12 +17,14 @@ from avuc.evaluation.files.columns.columns import (
     is_number,
     is_other_data,
     is_row_number,
+    no_probabilities,
     no_score_columns,
     ordered_classes,
+    ranges_overlap,
     single_score_column,
 )
 from avuc.evaluation.files.columns.rules import label_values
-from avuc.evaluation.files.messages import ambiguous_columns, listing, two_models
+from avuc.evaluation.files.messages import ambiguous_columns, listing, number_hint, two_models
 from avuc.evaluation.files.names import ReadOptions
 
 
@@ -77,7 +77,13 @@ def unprefixed_columns(
         return candidates.result(probability_columns, probability_columns)
     if options.needs_labels and len(likely) == len(pool) and _has_unknown_labels(values, pool):
         return candidates.result(pool, pool)
-    plausible = len(likely) == len(values) > 1 and len(likely) < len(pool) and _ranges_overlap(sample, likely)
+    hinted = [name for name in texts if sample is not None and number_hint(sample.text(name))]
+    if len(hinted) > 1:
+        raise no_score_columns(path, names, hinted, sample)
+    if len(single) == 1 and no_probabilities(sample, unknown := [name for name in rest if not is_other_data(name)]):
+        problem = f"it is unclear whether only {listing(single)} is a score, or also {listing(unknown, 4)}"
+        raise ambiguous_columns(path, problem, single, label, names, options.needs_labels)
+    plausible = len(likely) == len(values) > 1 and len(likely) < len(pool) and ranges_overlap(sample, likely)
     raise candidates.doubt(likely if len(likely) > 1 else pool, likely if plausible else None)
 
 
@@ -147,12 +153,6 @@ def _are_other_data(pool: list[str], chosen: list[str]) -> bool:
     """Return whether all columns that were not chosen have usual names of other data."""
     kept = set(chosen)
     return all(name.lower() in OTHER_DATA_NAMES for name in pool if name not in kept)
-
-
-def _ranges_overlap(sample: TableSample | None, names: list[str]) -> bool:
-    """Return whether the ranges of these columns overlap; those of an age and a height do not."""
-    rows = sample.rows(names) if sample is not None else np.empty((0, len(names)))
-    return len(rows) > 0 and bool(np.isfinite(rows).all()) and float(rows.min(0).max()) < float(rows.max(0).min())
 
 
 def _named_by_labels(pool: list[str], values: frozenset[str]) -> list[tuple[list[str], list[str]]]:

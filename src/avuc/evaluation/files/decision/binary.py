@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from avuc.evaluation.files.decision.summary import LabelSummary, ScoreSummary, Summary
@@ -79,7 +80,13 @@ def _by_name_and_values(path: Path, where: str, summary: ScoreSummary, name: str
 
 
 def decide_binary_labels(
-    path: Path, raw: RawScores, summary: Summary, kind: str, first_label: int | None, positive: str | None
+    path: Path,
+    raw: RawScores,
+    summary: Summary,
+    kind: str,
+    first_label: int | None,
+    positive: str | None,
+    fitted: Sequence[str] | None = None,
 ) -> tuple[int, tuple[int, ...] | None, list[str]]:
     """Return the label of the first class, the labels of both classes if they are not consecutive, and notes."""
     labels = summary.labels
@@ -95,19 +102,22 @@ def decide_binary_labels(
     column = (raw.class_names or ("",))[0]
     numbers: tuple[int, ...]
     words = raw.labels_named if isinstance(raw.labels_named, tuple) else None
+    values = words or tuple(map(str, labels.values or ()))
+    of_fit = None if positive is not None else _classes_of_fit(values, column, fitted)
     if raw.labels_named is True and raw.class_names is not None:  # --classes
         numbers, chosen = (0, 1), quoted(raw.class_names[-1])
         if len(raw.class_names) != 2:
             raise file_error(path, "one number per row has two classes", "name both with --classes: class 0, class 1")
     elif words is not None:
-        pair = _text_classes(path, where, words, labels, kind, column, positive)
+        pair = of_fit or _text_classes(path, where, words, labels, kind, column, positive)
         raw.class_names = pair
         known = {word: code for code, word in enumerate(words)}
         numbers = tuple(known.get(name, len(words)) for name in pair)
         chosen = quoted(pair[1])
     else:
         raw.class_names = None
-        numbers = _number_classes(path, raw.scores_from, where, labels, column, first_label, positive)
+        numbers = tuple(map(int, of_fit or ()))
+        numbers = numbers or _number_classes(path, raw.scores_from, where, labels, column, first_label, positive)
         chosen = str(numbers[1])
     axis = None if raw.layout is None else raw.layout.axis
     if kind == "probs" and axis is not None and summary.scores.low == 1 and labels.values == (numbers[0],):
@@ -116,6 +126,14 @@ def decide_binary_labels(
     what = "probability" if kind == "probs" else "logit"
     note = f"one number per row was read as the {what} of class {chosen} (--positive chooses the class)"
     return 0, (None if numbers == (0, 1) else numbers), [note]
+
+
+def _classes_of_fit(values: Sequence[str], column: str, fitted: Sequence[str] | None) -> tuple[str, str] | None:
+    """Return the two classes of a fit, the one that the number stands for last; None if the labels are others."""
+    if fitted is None or len(fitted) != 2 or not set(values) <= set(fitted):
+        return None
+    chosen = column if column in fitted else fitted[1]
+    return fitted[1 - list(fitted).index(chosen)], chosen
 
 
 def _text_classes(

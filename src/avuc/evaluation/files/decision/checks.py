@@ -92,6 +92,7 @@ def decide(
     kind: str = "auto",
     first_label: int | None = None,
     positive: str | None = None,
+    fitted: Sequence[str] | None = None,
 ) -> Decision:
     """Decide the kind of the scores and the first label; raise an `InputError` if that is ambiguous.
 
@@ -102,6 +103,7 @@ def decide(
         kind: `auto`, `logits`, `probs` or `percent`.
         first_label: label of the first class, 0 or 1; None: decide.
         positive: label of the class that one number per row stands for; None: decide.
+        fitted: names of the classes of a fit that the file belongs to.
     """
     check_finite(path, raw, summary.scores)
     binary = summary.scores.classes == 1
@@ -113,7 +115,7 @@ def decide(
     if summary.labels is None:
         return Decision(kind, scale, binary=binary, notes=tuple(notes))
     if binary:
-        first, numbers, label_notes = decide_binary_labels(path, raw, summary, kind, first_label, positive)
+        first, numbers, label_notes = decide_binary_labels(path, raw, summary, kind, first_label, positive, fitted)
     else:
         first, numbers, label_notes = decide_labels(path, raw, summary.labels, summary.scores.classes, first_label)
     return Decision(kind, scale, first, numbers, binary, (*notes, *label_notes))

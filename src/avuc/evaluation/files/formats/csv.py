@@ -254,14 +254,16 @@ class _Table:
                 max_rows=rows,
             )
 
-    def truths(self, name: str) -> np.ndarray | None:
-        """Return 1 for true and 0 for false; None if a cell of the column is neither."""
-        if not all(row[self.position[name]].lower() in TRUTHS for row in self.head):
+    def truths(self, name: str, missing: str) -> np.ndarray | None:
+        """Return 1 for true, 0 for false, and numbers; None if no cell of the first rows is true or false."""
+        if not any(row[self.position[name]].lower() in TRUTHS for row in self.head):
             return None
         column = self.column(name)
-        if not all(text.lower() in TRUTHS for text in column.texts):
-            return None
-        values = np.array([TRUTHS[text.lower()] for text in column.texts], np.float64)
+        values = np.array([TRUTHS.get(text.lower(), as_number(text)) for text in column.texts], np.float64)
+        if np.isnan(values).any():
+            text = column.texts[int(np.isnan(values).argmax())]
+            problem = f"column {name!r} contains {quoted(text)} beside true and false"
+            raise file_error(self.path, problem, REMEDY if text else missing)
         return values[np.frombuffer(column.codes, np.int64)]
 
     def label_numbers(self, name: str, classes: Sequence[str], where: str) -> tuple[np.ndarray, Named]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.columns.columns import is_number
+from avuc.evaluation.files.columns.columns import is_comma_number, is_number
 from avuc.evaluation.files.messages import file_error, listing
 
 # longest line, in characters
 MAX_LINE = 16 * 2**20
-# the first of these in the header separates the cells
+# what may separate the cells
 DELIMITERS = (",", ";", "\t", "|")
 REMEDY = "save one line per sample with one number per class"
 NOT_UTF8 = "save it as UTF-8; spreadsheets call this CSV UTF-8"
@@ -21,12 +21,24 @@ T = TypeVar("T")
 
 
 def find_delimiter(path: Path, header: str) -> str:
-    """Return what separates the cells."""
+    """Return what separates the cells; names and cells may contain others, as in `tench, Tinca tinca;label`."""
     first = ("\t",) if path.suffix.lower() == ".tsv" else ()
-    delimiter = next((delimiter for delimiter in (*first, *DELIMITERS) if delimiter in header), None)
-    if delimiter is None and _split_by_spaces(path, header):
+    found = [delimiter for delimiter in dict.fromkeys((*first, *DELIMITERS)) if delimiter in header]
+    if not found and _split_by_spaces(path, header):
         raise file_error(path, "the cells are separated by spaces", "separate them by commas, semicolons or tabs")
-    return delimiter or ","
+    if len(found) > 1:
+        row = _second_line(path)
+        found.sort(key=lambda delimiter: -_fitting_numbers(header, row, delimiter))
+    return found[0] if found else ","
+
+
+def _fitting_numbers(header: str, row: str, delimiter: str) -> int:
+    """Return how many numbers the first row has with this delimiter; −1 if it has not as many cells as the header."""
+    try:
+        names, cells = (next(csv.reader([line], delimiter=delimiter, strict=True), []) for line in (header, row))
+    except csv.Error:
+        return -1
+    return sum(is_number(cell) or is_comma_number(cell) for cell in cells) if len(names) == len(cells) else -1
 
 
 def check_header(path: Path, names: list[str]) -> None:
@@ -56,15 +68,19 @@ def header_cells(line: str, delimiter: str) -> list[str]:
         raise ValueError(f"line 1: {error}") from None
 
 
-def _split_by_spaces(path: Path, header: str) -> bool:
-    """Return whether the second line has as many words as the header, most of them numbers."""
-
-    def second() -> str:
+def _second_line(path: Path) -> str:
+    def read() -> str:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             lines.readline(MAX_LINE)
             return lines.readline(MAX_LINE)
 
-    words = read_text_table(path, second).split()
+    return read_text_table(path, read)
+
+
+def _split_by_spaces(path: Path, header: str) -> bool:
+    """Return whether the second line has as many words as the header, most of them numbers."""
+
+    words = _second_line(path).split()
     return len(words) == len(header.split()) > 1 and 2 * sum(map(is_number, words)) > len(words)
 
 
