@@ -57,7 +57,7 @@ def test_every_way_to_an_interval_has_the_rule(monkeypatch):
     assert group.metrics["underconfidence"].low == pytest.approx(0.1 - share, abs=1e-6)
     some = metrics.more.more_intervals(prediction_statistics(probs, labels), replicates=50)
     assert some["smooth_ece"].low < some["smooth_ece"].value - share / 2
-    monkeypatch.setattr(sys.modules["avuc.evaluation.evaluate"], "needs_blocks", lambda *_: True)
+    monkeypatch.setattr(sys.modules["avuc.metrics.intervals"], "needs_blocks", lambda *_: True)
     large = evaluate(predictions, replicates=50)
     assert large.bootstrap == "cells"
     assert large.intervals["accuracy"][0] == pytest.approx(1 - share)
@@ -112,7 +112,7 @@ def test_ratios_of_0_or_1_have_the_exact_interval(monkeypatch):
     none = metrics.intervals(turned, RATIOS, replicates=50, threshold=0.3)
     for name in RATIOS:
         assert none[name] == pytest.approx((0, 0, stats.binomtest(0, 40).proportion_ci().high))
-    monkeypatch.setattr(sys.modules["avuc.evaluation.evaluate"], "needs_blocks", lambda *_: True)
+    monkeypatch.setattr(sys.modules["avuc.metrics.intervals"], "needs_blocks", lambda *_: True)
     large = evaluate(p, replicates=50)
     assert large.bootstrap == "cells"
     assert [large.intervals[name][0] for name in RATIOS] == pytest.approx([each.low for each in exact])
@@ -156,7 +156,7 @@ def test_a_difference_of_ratios_counts_what_few_rows_hide():
 def test_adaptive_ece_of_bins_with_one_outcome(rows, confidence, large, monkeypatch):
     """Three of 300 predictions are wrong: most bins of equal mass have no mistake, and resamples of them no noise."""
     if large:
-        monkeypatch.setattr(sys.modules["avuc.evaluation.evaluate"], "needs_blocks", lambda *_: True)
+        monkeypatch.setattr(sys.modules["avuc.metrics.intervals"], "needs_blocks", lambda *_: True)
     missed = 0
     for seed in range(60):
         predictions = Predictions(*confident(rows, confidence, seed))
@@ -238,6 +238,6 @@ def test_the_brier_score_of_rows_that_are_all_right_counts_mistakes_that_few_row
     ):
         change = 2 * (0.01**2 - 0.1**2)
         assert found == pytest.approx((change, change - share * (2 + change), change + share * (2 - change)))
-    monkeypatch.setattr(sys.modules["avuc.evaluation.evaluate"], "needs_blocks", lambda *_: True)
+    monkeypatch.setattr(sys.modules["avuc.metrics.intervals"], "needs_blocks", lambda *_: True)
     large = evaluate(Predictions(probs, labels), replicates=20)
     assert large.intervals["brier"] == pytest.approx((0.02 * (1 - share), 0.02 + share * 1.98))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,31 +14,34 @@ from avuc.data.arrays import as_input
 from avuc.data.tensors import MemoryData
 from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced, tracks_statistics
 from avuc.posterior import Posterior, seeded_generator
-from avuc.training.run import Data, Job
+from avuc.training.run import Data, Fitted, Run, Say
 
 # by how much statistics of its own must lower the NLL of a sample, in nats
 GAIN = 0.5
 
 
-def averages_warning(posterior: Posterior, data: Data, job: Job) -> str | None:
-    """Return a warning if one sample of a trained model is much better with batch-norm statistics of its own.
+def warn_about_averages(runs: Sequence[Run], results: Sequence[Fitted], data: Data, say: Say) -> None:
+    """Warn of each trained model of which one sample is much better with batch-norm statistics of its own.
 
     Args:
-        posterior: the model.
+        runs: the trainings; finished ones that were only read back are not looked at again.
+        results: their models.
         data: training data; streams of files are not looked at.
-        job: the training.
+        say: prints a line.
     """
-    settings, name = job.settings, "" if job.directory is None else f"{job.directory.name}: "
-    if not isinstance(data, MemoryData) or settings.freeze_trunk:
-        return None
-    found = nll_of_one_sample(posterior, data, min(settings.batch_size, 256))
-    if found is None or not found[0] > found[1] + GAIN:
-        return None
-    return (
-        f"{name}the running averages of batch normalisation do not fit single samples of the weights: on training "
-        f"images one sample has an NLL of {found[0]:.2f}, and {found[1]:.2f} with statistics of its own. Measure them "
-        "for each sample: PerDrawBatchNorm, or bn_images = 2048 in a study"
-    )
+    for run, fitted in zip(runs, results, strict=True):
+        settings = run.job.settings
+        if not run.trained or not isinstance(data, MemoryData) or settings.freeze_trunk:
+            continue
+        found = nll_of_one_sample(fitted.posterior, data, min(settings.batch_size, 256))
+        if found is None or not found[0] > found[1] + GAIN:
+            continue
+        name = "" if run.job.directory is None else f"{run.job.directory.name}: "
+        say(
+            f"warning: {name}the running averages of batch normalisation do not fit single samples of the weights: on "
+            f"training images one sample has an NLL of {found[0]:.2f}, and {found[1]:.2f} with statistics of its own. "
+            "Measure them for each sample: PerDrawBatchNorm, or bn_images = 2048 in a study"
+        )
 
 
 @torch.no_grad()

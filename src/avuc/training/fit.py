@@ -20,7 +20,7 @@ from avuc.losses.linear.inputs import without_autocast
 from avuc.methods import Method, Objective
 from avuc.prediction.in_memory import in_memory, is_loaded
 from avuc.prediction.inputs import with_index
-from avuc.training.batch_norm_check import averages_warning
+from avuc.training.batch_norm_check import warn_about_averages
 from avuc.training.captured import CapturedSteps
 from avuc.training.compiled_steps import CompiledSteps
 from avuc.training.distributed import Ranks
@@ -160,11 +160,9 @@ def fit_many(
             data = data if isinstance(data, Stream) else data.to(device)
             runs = [Run(jobs[number], device, ranks, say, known, features) for number in numbers]
             Loop(runs, data, ranks, say, progress=progress and ranks.first, until=until).run()
-            done |= {number: run.fitted(data) for number, run in zip(numbers, runs, strict=True)}
-            for run, number in zip(runs, numbers, strict=True):
-                warning = averages_warning(done[number].posterior, data, run.job) if run.trained else None
-                if warning:
-                    say(f"warning: {warning}")
+            results = [run.fitted(data) for run in runs]
+            warn_about_averages(runs, results, data, say)
+            done |= dict(zip(numbers, results, strict=True))
     return [done[number] for number in range(len(jobs))]
 
 

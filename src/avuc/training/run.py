@@ -189,11 +189,10 @@ class Run:
         self.log: Log | None = Log(folder, self.history, tensorboard=tensorboard) if folder else None
 
     def _resume(self, say: Say) -> None:
-        directory = self.job.directory
-        if directory is None:
+        if self.job.directory is None:
             return
         # rank 0's disk decides, so that all ranks start from the same checkpoint
-        checkpoint = self.ranks.from_first(latest(directory, self.identity, say) if self.ranks.first else None)
+        checkpoint = self.ranks.from_first(latest(self.job.directory, self.identity, say) if self.ranks.first else None)
         if checkpoint is None:
             return
         for trainer in self.trainers:
