@@ -24,14 +24,14 @@ def warn_about_averages(runs: Sequence[Run], results: Sequence[Fitted], data: Da
     """Warn of each trained model of which one sample is much better with batch-norm statistics of its own.
 
     Args:
-        runs: the trainings; finished ones that were only read back are not looked at again.
+        runs: the trainings; those of several processes, and finished ones that were only read back, are not looked at.
         results: their models.
         data: training data; streams of files are not looked at.
         say: prints a line.
     """
     for run, fitted in zip(runs, results, strict=True):
         settings = run.job.settings
-        if not run.trained or not isinstance(data, MemoryData) or settings.freeze_trunk:
+        if not run.trained or run.ranks.size > 1 or not isinstance(data, MemoryData) or settings.freeze_trunk:
             continue
         found = nll_of_one_sample(fitted.posterior, data, min(settings.batch_size, 256))
         if found is None or not found[0] > found[1] + GAIN:
