@@ -74,8 +74,10 @@ def test_models_without_the_problem(method: Method, capsys: pytest.CaptureFixtur
 
 
 def test_models_that_cannot_be_asked() -> None:
-    """A network without batch normalisation, and outputs that are not one row of logits for each label."""
+    """A network without batch normalisation, and outputs that are not one logit for each class and label."""
     plain = SVI().build(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)))
     assert nll_of_one_sample(plain, stripes(), 64) is None
     maps = SVI().build(nn.Sequential(nn.Conv2d(1, 3, 1), nn.BatchNorm2d(3)))
     assert nll_of_one_sample(maps, stripes(), 64) is None
+    one = SVI().build(nn.Sequential(nn.Conv2d(1, 1, 8), nn.BatchNorm2d(1), nn.Flatten()))
+    assert nll_of_one_sample(one, stripes(), 64) is None

@@ -56,7 +56,7 @@ def nll_of_one_sample(posterior: Posterior, data: MemoryData, count: int) -> tup
     values = []
     for model in (posterior, PerDrawBatchNorm(posterior, inputs)):
         logits = model.draw(seeded_generator(0, device=images.device))(images)
-        if logits.ndim != labels.ndim + 1:
+        if logits.ndim != labels.ndim + 1 or logits.shape[1] <= int(labels.max()):
             return None
         values.append(float(F.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX)))
     return values[0], values[1]
