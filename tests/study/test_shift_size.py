@@ -12,6 +12,7 @@ from PIL import Image
 from avuc.core.errors import InputError
 from avuc.data import Dataset
 from avuc.data.tensors import TensorData
+from avuc.prediction import Predictor
 from avuc.study import load_recipe, run_study
 from avuc.study.data.sets import StudyData
 from avuc.study.data.shifted import scaled, shifted_data
@@ -199,3 +200,30 @@ def test_all_models_are_trained_first(folder, monkeypatch, first):
     run_study(recipe, folder / "out", device="cpu", progress=False).close()
     last = max(place for place, what in enumerate(order) if what == "train")
     assert (order.index("evaluate") > last) == first
+
+
+def test_batches_of_the_evaluation(folder, monkeypatch):
+    """Other batches give the same figures, may be chosen when a study is resumed, and are stored only if set."""
+    sizes, batches = set(), Predictor._batches
+
+    def record(self, *given):
+        sizes.add(self.batch_size)
+        return batches(self, *given)
+
+    monkeypatch.setattr(Predictor, "_batches", record)
+    changes = ["study.shifts=[]", "study.seeds=[0]"]
+    store = run_study(load_recipe("recipe.toml", changes), folder / "out", device="cpu", progress=False)
+    expected = {row[:5]: row[5] for row in store.rows()}
+    store.close()
+    assert sizes == {None}
+    recipe = load_recipe("recipe.toml", [*changes, "study.batch_size=3"])
+    store = run_study(recipe, folder / "other", device="cpu", progress=False)
+    assert 3 in sizes
+    assert {row[:5]: row[5] for row in store.rows()} == pytest.approx(expected, abs=1e-5)
+    store.close()
+    more = load_recipe("recipe.toml", [changes[0], "study.seeds=[0,1]", "study.batch_size=5"])
+    run_study(more, folder / "out", device="cpu", progress=False).close()
+    assert "batch_size = 3" in recipe.stored_text()
+    assert "batch_size" not in load_recipe("recipe.toml", changes).stored_text().split("[train]")[0]
+    with pytest.raises(InputError, match=r"batch_size must not be negative, found -1"):
+        load_recipe("recipe.toml", ["study.batch_size=-1"])

@@ -143,7 +143,7 @@ class StudyWorker:
     def predictor(self, key: ModelKey, bn_images: int = 0) -> Predictor:
         """Return the model as a `Predictor`. On a GPU it keeps its samples, and runs in the study's precision."""
         if (key, bn_images) not in self._predictors:
-            memory, dtype = 0, None
+            memory, dtype, batch_size = 0, None, self.recipe.study.batch_size or None
             if self.device.type == "cuda":
                 counts = {
                     (method.reuse_model or method.name, method.bn_images): len(self.recipe.seeds(method))
@@ -153,7 +153,7 @@ class StudyWorker:
                 memory = room // sum(counts.values())
                 dtype = torch.bfloat16 if self.recipe.study.precision == "bfloat16" else None
             posterior = self._with_own_statistics(key, bn_images) if bn_images else self.posterior(key)
-            predictor = Predictor(posterior, seed=key.seed, dtype=dtype, memory=memory)
+            predictor = Predictor(posterior, seed=key.seed, dtype=dtype, memory=memory, batch_size=batch_size)
             predictor.share_features(self._features, plain=self.recipe.shares_trunk(key.method))
             self._predictors[key, bn_images] = predictor
         return self._predictors[key, bn_images]

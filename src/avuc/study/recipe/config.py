@@ -30,6 +30,7 @@ LATER: dict[str, Any] = {
     "shift_size": 0,
     "train_first": False,
     "max_rows": 0,
+    "batch_size": 0,
 }
 
 

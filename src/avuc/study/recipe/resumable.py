@@ -21,15 +21,15 @@ OWN_FILES = ("npz", "npy", "folder")
 def check_resumable(old: Recipe, new: Recipe, path: Path) -> None:
     """Refuse a recipe that would mix two studies in one folder.
 
-    A study may get more seeds, shifts, severities, out-of-distribution data and methods. Everything else must stay the
-    same.
+    A study may get more seeds, shifts, severities, out-of-distribution data and methods, and other batches in
+    its evaluation. Everything else must stay the same.
 
     Args:
         old: a recipe that was run in the folder.
         new: the recipe to run.
         path: the study's file, for messages.
     """
-    grown = ("seeds", "shifts", "severities", "ood", "predictions", "name")
+    grown = ("seeds", "shifts", "severities", "ood", "predictions", "name", "batch_size")
     same = replace(new.study, **{name: getattr(old.study, name) for name in grown})
     pairs: dict[str, tuple[Any, Any]] = {
         "study": (old.study, same),

@@ -61,6 +61,7 @@ class StudySettings:
         precision: of the network during evaluation on a GPU. On a CPU, and for all metrics, it is always float32.
         max_rows: with a label for each pixel or token, metrics and calibrators use so many positions of a set at most,
             spread evenly over it; 0 for all. Mean IoU and PAvPU always use all.
+        batch_size: rows in a batch of the evaluation; 0 for what suits the device. Results differ by rounding only.
     """
 
     name: str = "study"
@@ -77,6 +78,7 @@ class StudySettings:
     shift_size: int = 0
     train_first: bool = False
     max_rows: int = 0
+    batch_size: int = 0
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -90,6 +92,8 @@ class StudySettings:
             raise InputError(f"shift_size must not be negative, found {self.shift_size}")
         if self.max_rows < 0:
             raise InputError(f"max_rows must not be negative, found {self.max_rows}; 0 for all")
+        if self.batch_size < 0:
+            raise InputError(f"batch_size must not be negative, found {self.batch_size}; 0 for what suits the device")
         for name in self.shifts:
             if not (name in SHIFTS or name in TEXT_SHIFTS or is_path(name) or is_text_file(name)):
                 raise InputError(f"shifts: {unknown('shift', name, [*SHIFTS, *TEXT_SHIFTS])}")
