@@ -35,6 +35,10 @@ SCORES = ("ece", "uce", "nll", "brier")
 DETECTION = ("auroc", "aupr_in", "aupr_out", "fpr95")
 
 
+# settings that do not change results: where the data are, and how many rows the network gets at a time
+NO_RESULTS = {"data.root", "study.batch_size"}
+
+
 @dataclass(frozen=True)
 class Published:
     """The published files of a study.
@@ -74,14 +78,14 @@ def read_published(folder: Path, recipe_file: Path | None = None) -> Published |
 
 
 def changed_settings(published: Path, recipe: Path) -> tuple[str, ...]:
-    """Return the settings of a published recipe that differ from those of the study's recipe, without data.root.
+    """Return the settings of a published recipe that differ from those of the study's recipe and can change results.
 
     Args:
         published: the recipe that was run.
         recipe: the recipe in the study's folder.
     """
     run, original = (_settings(path) for path in (published, recipe))
-    keys = sorted((run.keys() | original.keys()) - {"data.root"})
+    keys = sorted((run.keys() | original.keys()) - NO_RESULTS)
     for key in keys:
         method, _, setting = key.rpartition(".train.")
         if method:  # a method lists only training settings that differ from the common ones

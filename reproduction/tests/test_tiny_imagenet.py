@@ -313,26 +313,66 @@ def test_what_the_pages_say_about_the_published_part():
 
 
 def test_what_the_pages_say_about_methods_that_train_all_layers():
+    """Findings 4 to 8 of docs/studies/tiny-imagenet.md: what is said of two methods holds in each of three seeds."""
     folder = HOME / "reproduction" / "results" / "studies" / "tiny-imagenet"
     results, rows = studies_tables.read_published(folder).results, Publication.read(folder).rows
+    printed, repaired = "SVI-AvUC (as printed)", "SVI-AvUC"
 
-    def clean(name: str, metric: str) -> float:
-        return studies_tables.figure(results, name, metric, "clean").value
+    def mean(name: str, metric: str, where: str = "clean") -> float:
+        return studies_tables.figure(results, name, metric, where).value
 
-    def clean_seeds(name: str, metric: str) -> list[float]:
-        return [float(row[metric]) for row in rows if (row["method"], row["shift"]) == (name, "clean")]
+    def seeds(name: str, metric: str, where: str = "clean") -> list[float]:
+        by_seed: dict[str, list[float]] = {"0": [], "1": [], "2": []}
+        for row in rows:
+            shifted = row["severity"] != "0" and where in ("shifted", row["severity"])
+            if row["method"] == name and row["seed"] in by_seed and (shifted or row["shift"] == where):
+                by_seed[row["seed"]].append(float(row[metric]))
+        return [sum(values) / len(values) for values in by_seed.values()]
 
-    last_names = [name for name in results.names if name.startswith("LL-SVI")]
-    for metric in ("accuracy", "nll", "brier", "ece", "uce", "avu_auc", "aurc"):
-        sign = -1 if metric in ("accuracy", "avu_auc") else 1
-        last_layers = [sign * clean(name, metric) for name in last_names]
-        assert len(last_layers) == 5
-        assert sign * clean("Fine-tuned", metric) < min(last_layers), metric
-        by_seed = [[sign * value for value in clean_seeds(name, metric)] for name in ("Fine-tuned", *last_names)]
-        assert max(by_seed[0]) < min(value for values in by_seed[1:] for value in values), metric
-    assert [round(clean(name, "accuracy"), 2) for name in ("Fine-tuned", "LL-SVI")] == [0.76, 0.68]
-    assert [round(clean(name, "ece"), 3) for name in ("Fine-tuned", "LL-SVI")] == [0.018, 0.033]
-    assert round(clean("SVI, running averages", "accuracy"), 2) == 0.21
-    assert sorted(round(value, 2) for value in clean_seeds("SVI, running averages", "accuracy")) == [0.19, 0.19, 0.24]
-    assert round(studies_tables.figure(results, "SVI, running averages", "accuracy", "5").value, 2) == 0.03
-    assert abs(clean("Fine-tuned + TS", "nll") - clean("Fine-tuned", "nll")) < 0.001
+    def lower(first: str, second: str, metric: str, *where: str) -> bool:
+        pairs = (zip(seeds(first, metric, at), seeds(second, metric, at), strict=True) for at in where)
+        return all(one < two for each in pairs for one, two in each)
+
+    # finding 4
+    assert lower("LL-SVI", "Fine-tuned", "accuracy", "clean")
+    assert lower("Fine-tuned", "LL-SVI", "ece", "clean")
+    assert lower("Fine-tuned", "LL-SVI", "accuracy", "shifted")
+    assert lower("LL-SVI", "Fine-tuned", "ece", "shifted")
+    for metric, digits, expected in (
+        ("accuracy", 2, [0.76, 0.68, 0.30, 0.33]),
+        ("ece", 3, [0.018, 0.033, 0.174, 0.154]),
+    ):
+        pairs = [(name, where) for where in ("clean", "shifted") for name in ("Fine-tuned", "LL-SVI")]
+        assert [round(mean(name, metric, where), digits) for name, where in pairs] == expected
+    assert abs(mean("Fine-tuned + TS", "nll") - mean("Fine-tuned", "nll")) < 0.001
+    # finding 5
+    assert lower("SVI", "Fine-tuned", "ece", "5")
+    assert lower("SVI", "Fine-tuned", "nll", "5")
+    assert lower("Fine-tuned", "SVI", "accuracy", "5")
+    assert lower("SVI", "Fine-tuned", "accuracy", "clean")
+    assert lower("Fine-tuned", "SVI", "ece", "clean")
+    assert all(one < two for one, two in zip(seeds("SVI", "mean_confidence"), seeds("SVI", "accuracy"), strict=True))
+    at_5 = [[mean(name, metric, "5") for name in ("SVI", "Fine-tuned")] for metric in ("ece", "nll", "accuracy")]
+    assert [[round(value, 3) for value in pair] for pair in at_5] == [[0.123, 0.217], [4.608, 5.031], [0.149, 0.129]]
+    assert [round(mean(name, "accuracy"), 3) for name in ("SVI", "Fine-tuned")] == [0.754, 0.761]
+    assert [round(mean(name, "ece"), 3) for name in ("SVI", "Fine-tuned")] == [0.061, 0.018]
+    # finding 6
+    for metric in ("ece", "nll"):
+        assert lower(printed, "SVI", metric, "5")
+        assert lower("SVI", repaired, metric, "5")
+        assert lower("SVI", printed, metric, "clean")
+        assert lower(repaired, "SVI", metric, "clean")
+    assert min(results.names, key=lambda name: mean(name, "ece", "5")) == printed
+    assert [round(mean(name, "ece", "5"), 3) for name in (printed, "SVI", repaired)] == [0.096, 0.123, 0.136]
+    assert [round(mean(name, "nll", "5"), 2) for name in (printed, repaired)] == [4.52, 4.64]
+    assert [round(mean(name, "ece"), 3) for name in (printed, "SVI", repaired)] == [0.088, 0.061, 0.047]
+    assert [round(mean(name, "nll"), 2) for name in (printed, "SVI", repaired)] == [0.99, 0.94, 0.93]
+    assert lower(printed, "SVI", "auroc", "ood:other-classes")
+    others = [seeds(name, "auroc", "ood:other-classes") for name in (printed, "SVI")]
+    assert [round(sum(values) / 3, 2) for values in others] == [0.73, 0.79]
+    # finding 7
+    assert round(mean("SVI, running averages", "accuracy"), 2) == 0.21
+    assert sorted(round(value, 2) for value in seeds("SVI, running averages", "accuracy")) == [0.19, 0.19, 0.24]
+    assert round(mean("SVI, running averages", "accuracy", "5"), 2) == 0.03
+    # finding 8
+    assert round(mean("Dropout", "accuracy"), 2) == 0.59
