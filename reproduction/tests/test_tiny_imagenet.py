@@ -313,7 +313,7 @@ def test_what_the_pages_say_about_the_published_part():
 
 
 def test_what_the_pages_say_about_methods_that_train_all_layers():
-    """Findings 4 to 8 of docs/studies/tiny-imagenet.md: what is said of two methods holds in each of three seeds."""
+    """The second list of docs/studies/tiny-imagenet.md: what is said of two methods holds in each of three seeds."""
     folder = HOME / "reproduction" / "results" / "studies" / "tiny-imagenet"
     results, rows = studies_tables.read_published(folder).results, Publication.read(folder).rows
     printed, repaired = "SVI-AvUC (as printed)", "SVI-AvUC"
@@ -333,7 +333,7 @@ def test_what_the_pages_say_about_methods_that_train_all_layers():
         pairs = (zip(seeds(first, metric, at), seeds(second, metric, at), strict=True) for at in where)
         return all(one < two for each in pairs for one, two in each)
 
-    # finding 4
+    # 1.
     assert lower("LL-SVI", "Fine-tuned", "accuracy", "clean")
     assert lower("Fine-tuned", "LL-SVI", "ece", "clean")
     assert lower("Fine-tuned", "LL-SVI", "accuracy", "shifted")
@@ -345,7 +345,7 @@ def test_what_the_pages_say_about_methods_that_train_all_layers():
         pairs = [(name, where) for where in ("clean", "shifted") for name in ("Fine-tuned", "LL-SVI")]
         assert [round(mean(name, metric, where), digits) for name, where in pairs] == expected
     assert abs(mean("Fine-tuned + TS", "nll") - mean("Fine-tuned", "nll")) < 0.001
-    # finding 5
+    # 2.
     assert lower("SVI", "Fine-tuned", "ece", "5")
     assert lower("SVI", "Fine-tuned", "nll", "5")
     assert lower("Fine-tuned", "SVI", "accuracy", "5")
@@ -356,7 +356,7 @@ def test_what_the_pages_say_about_methods_that_train_all_layers():
     assert [[round(value, 3) for value in pair] for pair in at_5] == [[0.123, 0.217], [4.608, 5.031], [0.149, 0.129]]
     assert [round(mean(name, "accuracy"), 3) for name in ("SVI", "Fine-tuned")] == [0.754, 0.761]
     assert [round(mean(name, "ece"), 3) for name in ("SVI", "Fine-tuned")] == [0.061, 0.018]
-    # finding 6
+    # 3.
     for metric in ("ece", "nll"):
         assert lower(printed, "SVI", metric, "5")
         assert lower("SVI", repaired, metric, "5")
@@ -370,9 +370,9 @@ def test_what_the_pages_say_about_methods_that_train_all_layers():
     assert lower(printed, "SVI", "auroc", "ood:other-classes")
     others = [seeds(name, "auroc", "ood:other-classes") for name in (printed, "SVI")]
     assert [round(sum(values) / 3, 2) for values in others] == [0.73, 0.79]
-    # finding 7
+    # 4.
     assert round(mean("SVI, running averages", "accuracy"), 2) == 0.21
     assert sorted(round(value, 2) for value in seeds("SVI, running averages", "accuracy")) == [0.19, 0.19, 0.24]
     assert round(mean("SVI, running averages", "accuracy", "5"), 2) == 0.03
-    # finding 8
+    # 5.
     assert round(mean("Dropout", "accuracy"), 2) == 0.59
