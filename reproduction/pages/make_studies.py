@@ -27,20 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from reproduction_tables import NOT_RUN
+from studies_differences import difference, differences, holds, interval, says
 from studies_paper import beside_the_paper
 from studies_tables import (
     Published,
     by_intensity,
     clean,
     detection,
-    difference,
-    differences,
     held_out,
-    holds,
-    interval,
     quartiles,
     read_published,
-    says,
     shifted,
 )
 

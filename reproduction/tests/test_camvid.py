@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import run_study
+import studies_differences
 import studies_tables
 import study_maps
 import torch
@@ -189,7 +190,7 @@ def published():
 
 
 def _differences(published, method, metric, where):
-    return studies_tables.by_seed(published.results, (method, "Cross-entropy"), metric, where)
+    return studies_differences.by_seed(published.results, (method, "Cross-entropy"), metric, where)
 
 
 def test_what_is_published_is_whole(published):
@@ -225,7 +226,7 @@ def test_what_else_the_page_says(published):
             best = better(value for name, value in clean.items() if name != "Ensemble, TS")
             assert clean["Ensemble"] == best, (metric, seed)
     for metric, sign in (("uce", DOWN), ("ece", UP)):
-        values = studies_tables.by_seed(results, ("Ensemble, TS", "Ensemble"), metric, "clean")
+        values = studies_differences.by_seed(results, ("Ensemble, TS", "Ensemble"), metric, "clean")
         assert all(value * sign > 0 for value in values)
     noise = [results.test_sets.index((f"{kind}_noise", 5)) for kind in ("gaussian", "impulse", "shot", "speckle")]
     assert results.values["accuracy"][:, :, noise].mean((1, 2)).max() < 0.15

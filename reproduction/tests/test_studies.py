@@ -18,6 +18,7 @@ import numpy as np
 import published_rows
 import pytest
 import run_study
+import studies_differences
 import studies_tables
 
 from avuc.core.errors import InputError
@@ -341,9 +342,34 @@ def test_a_method_that_is_not_finished_changes_no_figure_of_another(home, tmp_pa
     assert unfinished.seed_numbers == (0,)
     assert unfinished.by_seed == finished.by_seed[:1]
     assert studies_tables.figure(part, "AvUC", "ece", "clean") == studies_tables.figure(whole, "AvUC", "ece", "clean")
-    value, seeds = studies_tables.difference(part, ("AvUC", "Plain"), "ece", "shifted")
+    value, seeds = studies_differences.difference(part, ("AvUC", "Plain"), "ece", "shifted")
     both = [studies_tables.figure(whole, name, "ece", "shifted").by_seed[0] for name in ("AvUC", "Plain")]
     assert (value.value, seeds) == (pytest.approx(both[0] - both[1]), 1)
+
+
+def test_methods_that_lack_weaker_shifts_are_compared_at_the_highest_intensity(home, tmp_path):
+    folder = _published(home, tmp_path, recipe=("severities = [5]", "severities = [1, 5]")) / "small"
+    path = folder / "rows.csv"
+    head, *lines = path.read_text().splitlines()
+    weaker = [
+        ",".join([*line.split(",")[:3], "1", *line.split(",")[4:]]) for line in lines if line.split(",")[3] == "5"
+    ]
+    pairs = [("AvUC", "Plain"), ("Plain-TS", "Plain")]
+
+    def sections(more: list[str]) -> dict[str, int]:
+        """The number of differences below each headline."""
+        path.write_text("\n".join([head, *lines, *more]) + "\n")
+        results = studies_tables.read_published(folder).results
+        text = studies_differences.differences(results, ("ece", "nll"), pairs)
+        return {part.splitlines()[0]: part.count("− Plain") for part in text.split("On ")[1:]}
+
+    everywhere, at_5 = "mean over all shifts and intensities:", "mean over all shifts at intensity 5:"
+    finished = sections(weaker)
+    assert list(finished) == ["clean test data:", everywhere]
+    unfinished = sections([line for line in weaker if not line.startswith("AvUC,")])
+    assert list(unfinished) == ["clean test data:", everywhere, at_5]
+    # two tables of each: the differences, and the same for each seed
+    assert (finished[everywhere], unfinished[everywhere], unfinished[at_5]) == (4, 2, 4)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +406,7 @@ def test_differences_of_pairs_by_hand(home):
     results = studies_tables.Results("t", "", (), methods, [("clean", 0)], values, {}, {}, {})
     found = stats.ttest_rel(first, second).confidence_interval()
     half = 100 * (found.high - found.low) / 2
-    assert studies_tables.interval(results, ("a", "b"), "ece", "clean") == f"**−9.40 ± {half:.2f}**"
+    assert studies_differences.interval(results, ("a", "b"), "ece", "clean") == f"**−9.40 ± {half:.2f}**"
     for nll, answer in (
         ((1.0, 1.1, 1.2, 1.3, 1.4), "yes"),
         ((2.1, 2.2, 2.2, 2.4, 2.4), "ECE only; NLL is worse"),
@@ -388,16 +414,16 @@ def test_differences_of_pairs_by_hand(home):
     ):
         both = values | {"nll": np.stack([nll, [2.0, 2.0, 2.1, 2.1, 2.2]])[:, :, None]}
         compared = studies_tables.Results("t", "", (), methods, [("clean", 0)], both, {}, {}, {})
-        assert studies_tables.holds(compared, ("a", "b"), "clean") == answer
+        assert studies_differences.holds(compared, ("a", "b"), "clean") == answer
         turned = {"yes": "no: worse", "ECE only; NLL is worse": "NLL only; ECE is worse"}[answer]
-        assert studies_tables.holds(compared, ("b", "a"), "clean") == turned
-        assert studies_tables.holds(compared, ("a", "a"), "clean") == "no effect"
+        assert studies_differences.holds(compared, ("b", "a"), "clean") == turned
+        assert studies_differences.holds(compared, ("a", "a"), "clean") == "no effect"
     few = {"ece": values["ece"][:, :4]}
     results = studies_tables.Results(
         "t", "", (), [m.__class__(m.name, 0, seeds=(0, 1, 2, 3)) for m in methods], [("clean", 0)], few, {}, {}, {}
     )
-    assert "**" not in studies_tables.interval(results, ("a", "b"), "ece", "clean")
-    assert studies_tables.holds(results, ("a", "b"), "clean") == "open: 4 seeds"
+    assert "**" not in studies_differences.interval(results, ("a", "b"), "ece", "clean")
+    assert studies_differences.holds(results, ("a", "b"), "clean") == "open: 4 seeds"
 
 
 @pytest.mark.parametrize(
@@ -472,7 +498,7 @@ def test_what_the_pages_say_about_avuc_and_text(published, name, form, ece, nll)
     for where in ("clean", "shifted"):
         for metric, effect in (("ece", ece), ("nll", nll)):
             pair = (f"MOPED-AvUC, {form}", "MOPED-SVI")
-            found, seeds = studies_tables.difference(results, pair, metric, where)
+            found, seeds = studies_differences.difference(results, pair, metric, where)
             assert seeds == 5
             assert (found.low > 0) - (found.high < 0) == effect, (where, metric)
             if effect == BETTER:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import studies_differences
 import studies_tables
 import torch
 from PIL import Image
@@ -282,7 +283,7 @@ def test_what_the_pages_say_about_the_published_part():
     results = studies_tables.read_published(HOME / "reproduction" / "results" / "studies" / "tiny-imagenet").results
 
     def sign(first: str, metric: str, where: str) -> int:
-        found, seeds = studies_tables.difference(results, (first, "LL-SVI"), metric, where)
+        found, seeds = studies_differences.difference(results, (first, "LL-SVI"), metric, where)
         assert seeds == 5
         return int(found.low > 0) - int(found.high < 0)
 
@@ -293,11 +294,11 @@ def test_what_the_pages_say_about_the_published_part():
     assert [sign(repaired, metric, "shifted") for metric in figures] == [1, -1, 1, 1, 1]
     assert [sign("LL-SVI + TS", metric, where) for metric in figures[2:] for where in ("clean", "shifted")] == [-1] * 6
     ts_gain, printed_gain = (
-        -studies_tables.difference(results, (name, "LL-SVI"), "ece", "shifted")[0].value
+        -studies_differences.difference(results, (name, "LL-SVI"), "ece", "shifted")[0].value
         for name in ("LL-SVI + TS", printed)
     )
     assert (round(ts_gain, 3), round(printed_gain, 3)) == (0.026, 0.012)  # "twice as much"
-    brier = studies_tables.difference(results, (printed, "LL-SVI"), "brier", "shifted")[0].value
+    brier = studies_differences.difference(results, (printed, "LL-SVI"), "brier", "shifted")[0].value
     assert round(brier, 3) == -0.002
     at_5 = [studies_tables.figure(results, name, "nll", "5").value for name in (printed, "LL-SVI")]
     assert at_5[0] < at_5[1]
