@@ -90,9 +90,10 @@ class Score:
             logits: whether `probs` are logits.
         """
         chosen = np.empty(tuple(probs.shape), np.bool_)
-        # a forest's 0.4 is one probability, also if one of the fit and the new rows has float32 and the other float64
+        # a forest's 0.4 is one probability, also if one of the fit and the new rows has float32 and the other float64;
+        # below 1e-8 several numbers of float32 have the same 1 − p, so the smallest one is searched in float64
         single = np.dtype(np.float32)
-        least = np.minimum(smallest_probs(thresholds, single), (1 - thresholds).astype(single))
+        least = smallest_probs(thresholds, np.dtype(np.float64)).astype(single)
         # scores of float64 near 0 differ where float32 probabilities are all 1; a threshold of float64 tells them apart
         most = np.where((1 - thresholds).astype(single) == 1 - thresholds, np.inf, thresholds).astype(single)
         limits = thresholds if uniform.any() else thresholds + SUM_ROUNDING
@@ -170,7 +171,7 @@ def smallest_probs(thresholds: Array, dtype: np.dtype[Any]) -> Array:
         thresholds: (K,); infinity: every p.
         dtype: float32 or float64.
 
-    >>> smallest_probs(np.array([0.25, np.inf]), np.dtype(np.float32)).tolist()
+    >>> smallest_probs(np.array([0.25, np.inf]), np.dtype(np.float64)).tolist()
     [0.75, 0.0]
     """
     whole = np.dtype(f"i{dtype.itemsize}")
