@@ -115,3 +115,12 @@ def test_training_data_stay() -> None:
     settings = TrainSettings(epochs=1, batch_size=32, milestones=(), factors=())
     fit(SVI(), lambda _: Batched(True), data, settings=settings, progress=False)
     assert torch.equal(data.inputs, before)
+
+
+def test_samples_of_one_call_get_the_same_input() -> None:
+    x, outputs = torch.rand(5, 4), []
+    for in_place in (False, True):
+        bayesian = posterior("bayes", in_place).eval()
+        with torch.no_grad():
+            outputs.append(bayesian(x.clone(), samples=3, generator=seeded_generator(0)))
+    torch.testing.assert_close(outputs[1], outputs[0])
