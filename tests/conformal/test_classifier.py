@@ -14,6 +14,7 @@ import torch
 from avuc import InputError, MultiLabelPredictions, Predictions
 from avuc.conformal import ConformalClassifier
 from avuc.conformal.distributions import beta_binomial, central_interval, total_of
+from avuc.conformal.inputs import class_rows
 from avuc.conformal.scores import METHODS, Score
 
 make = runpy.run_path(str(Path(__file__).with_name("make_reference.py")))
@@ -283,7 +284,7 @@ def test_binary_and_dense_predictions() -> None:
     dense = Predictions(np.stack([1 - one, one], 1).reshape(4, 10, 10, 2), labels.reshape(4, 10, 10), class_dim=-1)
     pixels = ConformalClassifier("aps", 0.7).fit(dense)
     # 0.7 · (4 + 1) images of 100 pixels
-    scores = np.sort(pixels._score().of_labels(dense.probs, labels, pixels._uniform(labels, (0, 0))))
+    scores = np.sort(pixels._score().of_labels(dense.probs, labels, pixels._uniform(class_rows(dense), (0, 0), labels)))
     assert pixels.thresholds_ == scores[349]
     assert dense.to_map(pixels.predict_sets(dense)).shape == (4, 10, 10, 2)
     images = dense.probs.reshape(4, 10, 10, 2).permute(0, 3, 1, 2)
@@ -411,3 +412,16 @@ def test_the_type_of_the_probabilities_decides_nothing(method, randomized, class
             fitted = ConformalClassifier(method, coverage, **options).fit(votes[:1000].astype(first), labels[:1000])
             found += [fitted.predict_sets(votes[1000:].astype(second)).tolist() for second in (np.float32, np.float64)]
         assert all(each == found[0] for each in found)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("rows", [4, 19])
+def test_the_coverage_of_rows_of_one_class_is_exact_for_each_seed(rows: int, seed: int) -> None:
+    """The same labels in every fit: random numbers from the labels alone were the same in all fits."""
+    rng, covered = np.random.default_rng(0), []
+    for _ in range(600):
+        first, new = (np.stack([p, 1 - p], 1) for p in (rng.beta(2, 1, size) for size in (rows, 100)))
+        fitted = ConformalClassifier("aps", 0.8, seed=seed).fit(first, np.zeros(rows, int))
+        covered.append(fitted.predict_sets(new)[:, 0].double().mean())
+    error = np.std(covered) / len(covered) ** 0.5
+    assert abs(np.mean(covered) - 0.8) < 3.5 * error

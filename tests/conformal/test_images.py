@@ -87,7 +87,7 @@ def test_a_random_row_of_a_new_group_is_covered(method, conditional, equal):
     conformal = ConformalClassifier(method, wanted, class_conditional=conditional)
     found, numbers = Predictions(probs, labels), np.nonzero(labels >= 0)[0]
     marks = found.labels.numpy()
-    scores = conformal._score().of_labels(found.probs, marks, conformal._uniform(marks, (0, 0)))
+    scores = conformal._score().of_labels(found.probs, marks, conformal._uniform(class_rows(found), (0, 0), marks))
     only = marks == 1 if conditional else np.ones(len(marks), bool)
     covered = {True: [], False: []}
     for fit in range(fits):

@@ -111,3 +111,12 @@ def test_the_precision_of_large_logits_changes_no_set(scale: int, method: str, r
         )
         sets.append(conformal.predict_sets(logits[300:].to(kind), logits=True))
     assert torch.equal(*sets)
+
+
+@pytest.mark.parametrize("small", [5.420688897803244e-10, 8.510525144172308e-09, 1e-9, 1e-12, 0.3])
+@pytest.mark.parametrize("kinds", [(float, float), (float, np.float32), (np.float32, np.float32)])
+def test_rows_with_the_score_of_the_threshold_are_covered(small: float, kinds: tuple[type, type]) -> None:
+    """Many labels have the same tiny probability, as after clipping. Near 0, float32 is finer than 1 − p in float64."""
+    probs, labels = np.array([[small, 1 - small]] * 20), [0] * 10 + [1] * 10
+    conformal = ConformalClassifier(coverage=0.8).fit(probs.astype(kinds[0]), labels)
+    assert bool(conformal.predict_sets(probs.astype(kinds[1]))[:, 0].all())

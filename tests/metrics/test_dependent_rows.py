@@ -139,3 +139,16 @@ def test_spread_of_the_bins_equals_plain_loops() -> None:
         assert found[b] == pytest.approx(math.sqrt(variance))
     assert (found[2], found[4]) == (0.5, 0.5)
     assert torch.isfinite(torch.from_numpy(found)).all()
+
+
+def test_debiased_error_of_a_sample_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The debiased error of a calibrated model is 0. A sample with another estimate moved the interval away from it."""
+    monkeypatch.setattr(module, "MOST_ROWS", 300)
+    rng, inside = np.random.default_rng(0), 0
+    for _ in range(60):
+        p = np.repeat(rng.beta(2, 2, 500), 3)
+        y = (np.repeat(rng.random(500), 3) < p).astype(int)
+        both = Predictions(np.stack([1 - p, p], 1), y)
+        found = intervals(both, ["debiased_ece"], replicates=100, groups=np.repeat(np.arange(500), 3))["debiased_ece"]
+        inside += found.low == 0
+    assert inside >= 54

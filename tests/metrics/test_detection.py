@@ -102,3 +102,18 @@ def test_votes_of_float32_and_float64_are_tied() -> None:
     assert detection(inside, short) == wanted
     assert {k: v.value for k, v in detection_intervals(inside, short, replicates=20).items()} == wanted
     assert evaluate(predictions(0, np.float64), outside_entropy=short, replicates=0).detection == wanted
+
+
+@pytest.mark.parametrize("rows", [20, 100_001])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_entropies_that_are_no_numbers_are_refused_for_any_number_of_rows(rows: int, bad: float) -> None:
+    probs, labels = np.tile([[0.9, 0.1], [0.6, 0.4]], (rows, 1))[:rows], np.zeros(rows, np.int64)
+    with pytest.raises(InputError, match=r"outside_entropy contains NaN or infinity \(position 1\)"):
+        evaluate(probs, labels, outside_entropy=[0.5, bad, 0.2], replicates=0)
+
+
+def test_outside_entropies_in_bfloat16() -> None:
+    probs, labels = [[0.9, 0.1], [0.6, 0.4]], [0, 1]
+    short = torch.tensor([0.5, 0.25], dtype=torch.bfloat16)
+    wanted = evaluate(probs, labels, outside_entropy=[0.5, 0.25], replicates=0).detection
+    assert evaluate(probs, labels, outside_entropy=short, replicates=0).detection == wanted

@@ -154,6 +154,13 @@ def test_ignore_index() -> None:
     assert plain.labels.tolist() == [0, 2, -1]
 
 
+def test_labels_in_bytes_have_no_label_of_minus_100() -> None:
+    """−100 wraps around to 156, which is the number of a class here."""
+    logits, labels = torch.eye(200) - 1, torch.arange(200, dtype=torch.uint8)
+    found = predict(nn.Identity(), logits, labels, batch_size=64)
+    assert found.labels.tolist() == list(range(200))
+
+
 def test_images_of_different_sizes() -> None:
     net, sizes = Segmentation(), [(4, 6), (3, 3)]
     batches = [(torch.randn(2, 2, *size), torch.randint(C, (2, *size))) for size in sizes]

@@ -10,8 +10,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import avuc
+from avuc.data.tensors import TensorData
 from avuc.deploy import as_module
-from avuc.methods import Dropout, LLDropout, Vanilla
+from avuc.methods import SVI, SWAG, Dropout, LLDropout, Vanilla
+from avuc.methods.batch_norm import PerDrawBatchNorm
+from avuc.posterior import seeded_generator
 from avuc.train import TrainSettings, fit
 
 
@@ -75,3 +78,49 @@ def test_a_deployed_module_gives_each_sample_the_same_input(kind: str) -> None:
     x = torch.rand(5, 4)
     expected = as_module(posterior(kind, False), samples=3)(x.clone())
     torch.testing.assert_close(as_module(posterior(kind, True), samples=3)(x.clone()), expected)
+
+
+class Batched(Normalises):
+    """The same with batch normalisation, whose statistics are measured again for each sample."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__(in_place)
+        self.layers.insert(1, nn.BatchNorm1d(6))
+
+
+@pytest.mark.parametrize("kind", ["bayes", "swag"])
+def test_images_for_statistics_stay(kind: str) -> None:
+    """Each sample measured on images that the one before it had changed, and these were the user's."""
+    x, outputs = torch.rand(20, 4), []
+    before = x.clone()
+    for in_place in (False, True):
+        torch.manual_seed(0)
+        if kind == "bayes":
+            statistics: Any = PerDrawBatchNorm(avuc.to_bayesian(Batched(in_place)), x)
+        else:
+            method = SWAG(start=0.0)
+            model = method.build(Batched(in_place))
+            for epoch in range(2):
+                method.epoch_end(model, epoch, 2)
+            statistics = method.posterior([model], images=x)
+        samples = [statistics.draw(seeded_generator(0, index)) for index in (0, 1, 0)]
+        outputs.append([sample(before[:3].clone()) for sample in samples])
+    torch.testing.assert_close(outputs[1], outputs[0])
+    assert torch.equal(x, before)
+
+
+def test_training_data_stay() -> None:
+    data = TensorData(torch.rand(20, 4), torch.arange(20) % 3, 3)
+    before = data.inputs.clone()
+    settings = TrainSettings(epochs=1, batch_size=32, milestones=(), factors=())
+    fit(SVI(), lambda _: Batched(True), data, settings=settings, progress=False)
+    assert torch.equal(data.inputs, before)
+
+
+def test_samples_of_one_call_get_the_same_input() -> None:
+    x, outputs = torch.rand(5, 4), []
+    for in_place in (False, True):
+        bayesian = posterior("bayes", in_place).eval()
+        with torch.no_grad():
+            outputs.append(bayesian(x.clone(), samples=3, generator=seeded_generator(0)))
+    torch.testing.assert_close(outputs[1], outputs[0])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from avuc.conformal import ConformalClassifier
+from avuc.conformal.inputs import class_rows
 from avuc.predictions import Predictions
 from avuc.study.evaluation.coverage import MOST_CLASSES, conformal_curve
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
@@ -42,7 +43,10 @@ def test_counts_are_those_of_a_loop(method: str) -> None:
     found = conformal_curve(new, FOG, kept["fits"])["conformal"]
     # U is 0 of the threshold; the classifier's own numbers, one stream for the fit and one for new rows
     numbers = ConformalClassifier(method)
-    draws = [numbers._uniform(fitted_on.labels.numpy(), (0, 0)), numbers._uniform(new.probs, (0, 1))]
+    draws = [
+        numbers._uniform(class_rows(fitted_on), (0, 0), fitted_on.labels.numpy()),
+        numbers._uniform(class_rows(new), (0, 1)),
+    ]
     labels = fitted_on.labels.tolist()
     probs = fitted_on.probs.double().numpy()
     scores = sorted(slow_scores(method, row, u)[y] for row, u, y in zip(probs, draws[0], labels, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,18 @@ class WeightDraw:
         bayesian = self.bayesian
         module = private_copy(bayesian.module).eval()
         return bayesian.run_views(bayesian.layout.views(self.weights), args, kwargs, module=module)
+
+
+def own_inputs(
+    args: tuple[Any, ...], kwargs: dict[str, Any], samples: int
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Yield the arguments of a network for each sample, as copies but for the last sample.
+
+    A network may change its input in place, such as x -= mean; the next sample would get the changed one.
+    """
+    for left in range(samples - 1, -1, -1):
+        copied = [value.clone() if left and isinstance(value, Tensor) else value for value in (*args, *kwargs.values())]
+        yield tuple(copied[: len(args)]), dict(zip(kwargs, copied[len(args) :], strict=True))
 
 
 def stacked(outputs: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import softplus
 
-from avuc.bayes.drawn import WeightDraw, stacked
+from avuc.bayes.drawn import WeightDraw, own_inputs, stacked
 from avuc.bayes.flipout import flip
 from avuc.bayes.layout import Layers, Layout, choose
 from avuc.bayes.mean_field import MEAN_FIELD, Family
@@ -186,7 +186,7 @@ class BayesianModule(nn.Module):
             return self._estimate(generator, args, kwargs)
         if samples < 1:
             raise InputError(f"samples: expected 1 or more, found {samples}")
-        return stacked([self._estimate(generator, args, kwargs) for _ in range(samples)])
+        return stacked([self._estimate(generator, *inputs) for inputs in own_inputs(args, kwargs, samples)])
 
     def draw(self, generator: torch.Generator) -> WeightDraw:
         """Return one posterior sample: a function x -> output with fixed weights, in evaluation mode.

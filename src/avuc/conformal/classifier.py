@@ -16,7 +16,7 @@ from avuc.conformal.distributions import beta_quantile
 from avuc.conformal.images import Images, coverage_ends, hierarchical_quantile, images_of
 from avuc.conformal.inputs import ClassRows, check_classes, check_share, class_rows
 from avuc.conformal.saved import Saved, is_number, is_whole
-from avuc.conformal.scores import METHODS, SUM_ROUNDING, Score, top_class
+from avuc.conformal.scores import METHODS, SUM_ROUNDING, Score, predicted_roughly, top_class
 from avuc.core.errors import InputError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -41,7 +41,7 @@ class ConformalClassifier(Saved):
             coverage can be higher.
         penalty: of RAPS, for each place after the first `k_reg` (default 0.01).
         k_reg: of RAPS, number of places without a penalty (default 5).
-        seed: of the random numbers (default 0), together with the classes of the rows: other data get other numbers.
+        seed: of the random numbers (default 0), together with the rows: other data get other numbers.
 
     >>> probs, labels = [[0.9, 0.1], [0.7, 0.3], [0.4, 0.6], [0.2, 0.8]] * 5, [0, 0, 1, 1] * 5
     >>> conformal = ConformalClassifier(coverage=0.8).fit(probs, labels)
@@ -111,7 +111,7 @@ class ConformalClassifier(Saved):
         rows = class_rows(predictions, labels, logits=logits, groups=groups)
         rows.check_labelled()
         targets = rows.labels
-        uniform = self._uniform(targets, (self.seed, 0))
+        uniform = self._uniform(rows, (self.seed, 0), targets)
         scores = self._score().of_labels(rows.scores, targets, uniform, logits=logits)
         parts: list[Any] = [slice(None)]
         if self.class_conditional:
@@ -139,9 +139,9 @@ class ConformalClassifier(Saved):
 
         Args:
             predictions: `avuc.Predictions`, or probabilities or logits; labels are not used.
-            seed: of the random numbers of APS and RAPS, together with the predicted classes. Default None: the
-                classifier's; pass another one for every batch if rows come in small batches, because batches with the
-                same predicted classes get the same random numbers.
+            seed: of the random numbers of APS and RAPS, together with what is predicted. Default None: the
+                classifier's; pass another one for every batch if rows come in small batches, because batches with
+                nearly the same predictions get the same random numbers.
             logits: whether `predictions` are logits instead of probabilities (default False).
         """
         self._check_fitted()
@@ -150,7 +150,7 @@ class ConformalClassifier(Saved):
 
     def _sets(self, rows: ClassRows, seed: int | None = None) -> Array:
         check_classes(rows.num_classes, self.num_classes_)
-        uniform = self._uniform(rows.scores, (self.seed if seed is None else seed, 1))
+        uniform = self._uniform(rows, (self.seed if seed is None else seed, 1))
         sets = self._score().sets(rows.scores, self.thresholds_, uniform, logits=rows.logits)
         if not self.allow_empty:
             empty = ~sets.any(1)
@@ -210,8 +210,7 @@ class ConformalClassifier(Saved):
         if not enough.any():
             return 1.0, 1.0
         if self.images_ is not None:
-            share = expected_share(self.rows_, self.ranks, self._counts)
-            kept = kept_share(self.rows_, self.ranks, self._counts)
+            share, kept = (part(self.rows_, self.ranks, self._counts) for part in (expected_share, kept_share))
             ends = coverage_ends(share, level, self.images_, None, rows=int(self.rows_.sum()), new_rows=0, kept=kept)
             return ends[0], ends[1] if self.is_exact else 1.0
         rows = int(self.rows_[enough].min())
@@ -260,15 +259,16 @@ class ConformalClassifier(Saved):
         penalty = self.penalty if self.method == "raps" else 0.0
         return Score(self.method, penalty, self.k_reg)
 
-    def _uniform(self, content: Array | Tensor, seed: tuple[int, int]) -> Array:
-        """Return a random number for each row, from the seed and the labels (N,), or the classes that scores predict.
+    def _uniform(self, rows: ClassRows, seed: tuple[int, int], labels: Array | None = None) -> Array:
+        """Return a random number for each row, from the seed, what is predicted and, in a fit, the labels.
 
-        From the seed alone all data would get the same numbers, and the coverage averaged over data would be theirs.
+        From less, much data would get the same numbers, and the coverage averaged over these data would be theirs.
         """
         if self.method == "threshold" or not self.randomized:
-            return np.zeros(len(content))
-        classes = content.argmax(1).cpu().numpy() if isinstance(content, Tensor) else content
-        return np.random.default_rng((*seed, zlib.crc32(classes.astype("<i8").tobytes()))).random(len(classes))
+            return np.zeros(len(rows.labels))
+        marks = b"" if labels is None else labels.astype("<i8").tobytes()
+        number = zlib.crc32(predicted_roughly(rows.scores, rows.logits) + marks)
+        return np.random.default_rng((*seed, number)).random(len(rows.labels))
 
     def _check_fitted(self) -> None:
         if not self.is_fitted:

@@ -33,6 +33,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 METHODS = ("threshold", "aps", "raps")
 # elements of a block: sorting needs several copies of it, and all should stay in the cache
 BLOCK = 1 << 18
+# rows whose confidence decides about random numbers
+FIRST_ROWS, STEP_BEGIN = 16, 0.2718281828
 # how far a sum of float32 probabilities may be from the same sum in float64
 SUM_ROUNDING = 2.0**-22
 # U times this is far above the rounding of float64 near 1, and far below any probability that matters
@@ -90,9 +92,10 @@ class Score:
             logits: whether `probs` are logits.
         """
         chosen = np.empty(tuple(probs.shape), np.bool_)
-        # a forest's 0.4 is one probability, also if one of the fit and the new rows has float32 and the other float64
+        # a forest's 0.4 is one probability, also if one of the fit and the new rows has float32 and the other float64;
+        # below 1e-8 several numbers of float32 have the same 1 − p, so the smallest one is searched in float64
         single = np.dtype(np.float32)
-        least = np.minimum(smallest_probs(thresholds, single), (1 - thresholds).astype(single))
+        least = smallest_probs(thresholds, np.dtype(np.float64)).astype(single)
         # scores of float64 near 0 differ where float32 probabilities are all 1; a threshold of float64 tells them apart
         most = np.where((1 - thresholds).astype(single) == 1 - thresholds, np.inf, thresholds).astype(single)
         limits = thresholds if uniform.any() else thresholds + SUM_ROUNDING
@@ -170,7 +173,7 @@ def smallest_probs(thresholds: Array, dtype: np.dtype[Any]) -> Array:
         thresholds: (K,); infinity: every p.
         dtype: float32 or float64.
 
-    >>> smallest_probs(np.array([0.25, np.inf]), np.dtype(np.float32)).tolist()
+    >>> smallest_probs(np.array([0.25, np.inf]), np.dtype(np.float64)).tolist()
     [0.75, 0.0]
     """
     whole = np.dtype(f"i{dtype.itemsize}")
@@ -205,3 +208,20 @@ def top_class(probs: Tensor) -> Array:
     chosen = np.zeros(tuple(probs.shape), np.bool_)
     np.put_along_axis(chosen, probs.argmax(1)[:, None].cpu().numpy(), True, 1)
     return chosen
+
+
+def predicted_roughly(scores: Tensor, logits: bool = False) -> bytes:
+    """Return the predicted class of each row, and the confidence of the first rows in eight steps.
+
+    Other rows have other bytes. The same rows in float32 and float64 have the same ones: no vote and no rounded
+    probability lies where a step begins.
+
+    Args:
+        scores: (N, C) probabilities, or logits.
+        logits: whether they are logits.
+    """
+    classes = scores.argmax(1).cpu().numpy().astype("<i8")
+    steps = [
+        np.floor(8 * block.max(1).astype(np.float64) + STEP_BEGIN) for _, block in blocks(scores[:FIRST_ROWS], logits)
+    ]
+    return bytes(classes.tobytes() + b"".join(step.astype("<i8").tobytes() for step in steps))

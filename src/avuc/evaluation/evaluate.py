@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from avuc import metrics
@@ -20,7 +21,7 @@ from avuc.core.progress import delayed_progress
 from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.evaluation.result import EvaluationResult, Series, as_series, interval_bounds
-from avuc.metrics.arrays import Array, comparable
+from avuc.metrics.arrays import Array, as_scores, comparable
 from avuc.metrics.avu import avu_curves_from_statistics
 from avuc.metrics.blockwise import needs_blocks
 from avuc.metrics.calibration import confidence_table, curve_from_table, uncertainty_table
@@ -142,7 +143,8 @@ def evaluate(
         predictions = _as_predictions(predictions, labels, class_dim, ignore_index)
     if outside_entropy is not None:
         outside_entropy = as_tensor(outside_entropy, "outside_entropy")
-        shape, outside_entropy = outside_entropy.shape, outside_entropy.flatten()
+        shape, scores = outside_entropy.shape, as_scores(outside_entropy.flatten(), "outside_entropy", narrow=True)
+        outside_entropy = torch.from_numpy(scores)
         outside_groups = images_or_groups(shape, None, len(outside_entropy), outside_groups, name="outside_groups")
     fields: dict[str, Any] = {}
     if isinstance(predictions, MultiLabelPredictions):

@@ -65,7 +65,8 @@ class ImageSample:
         probs, labels = torch.cat(self.probs), torch.cat(self.labels)
         groups = np.unique(self._images(self.chosen), return_inverse=True)[1]
         of_rows = prediction_statistics(probs, labels, bins=self.bins)
-        (errors,) = replace(how, groups=groups).errors([probs], [of_rows], list(values))
+        square = values["debiased_ece"] ** 2  # of all rows; a negative one counts as 0
+        (errors,) = replace(how, groups=groups).errors([probs], [of_rows], list(values), [square])
         errors |= self.sums.errors(how.replicates, how.seed)
         unclipped = {name: error_interval(value, errors[name], how.level) for name, value in values.items()}
         clipped = {name: clip_to_range(name, interval) for name, interval in unclipped.items()}

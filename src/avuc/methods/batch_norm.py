@@ -113,6 +113,7 @@ def measure_statistics(net: nn.Module, weights: Mapping[str, Tensor], images: Te
     batches = -(-len(images) // BATCH)
     for start in range(batches):
         batch = images[start::batches]
-        scratch(as_input(batch) if batch.dtype == torch.uint8 else batch)
+        # a network may change its input in place, such as x -= mean, and the next sample needs the images again
+        scratch(as_input(batch) if batch.dtype == torch.uint8 else batch.clone())
     wanted = {f"{layer}.{kind}" for layer in layers for kind in ("running_mean", "running_var")}
     return {name: buffer for name, buffer in scratch.named_buffers() if name in wanted}

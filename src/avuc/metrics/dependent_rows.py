@@ -11,6 +11,7 @@ import torch
 from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
+from avuc.metrics.calibration import confidence_table, debiased_square
 from avuc.metrics.resampling.group_sums import GroupSums
 from avuc.metrics.resampling.percentile import Errors
 from avuc.metrics.resampling.rows import Advance, RowResampler, resampled_errors
@@ -19,7 +20,8 @@ from avuc.metrics.threshold import Threshold
 from avuc.predictions import MultiLabelPredictions, Predictions
 
 # For metrics that are not sums over rows, the bootstrap over groups uses a random sample of this many rows. The values
-# are those of all rows. The sample makes the intervals a little wider, because it adds noise within the groups.
+# are those of all rows. The sample makes the intervals a little wider, because it adds noise within the groups; and
+# wider still if it misses groups.
 MOST_ROWS = 20_000
 
 
@@ -60,6 +62,7 @@ def bootstrap_errors(
     seed: int,
     advance: Advance | None = None,
     groups: Array | None = None,
+    squares: Sequence[float | None] | None = None,
 ) -> list[dict[str, Errors]]:
     """Return `resampled_errors` of several models on the same rows; many rows of groups are sampled first.
 
@@ -69,9 +72,15 @@ def bootstrap_errors(
         names: metrics of `METRICS`.
         threshold, bins, replicates, seed, advance: of the bootstrap.
         groups: (N,) numbers 0, 1, … of the groups of dependent rows; None: rows are independent.
+        squares: the squared debiased error of each model, if these rows are a sample of others; None: they are not.
     """
     some, of_some, kept = thinned(probs, statistics, groups, bins, seed)
-    samplers = [RowResampler(p, s, names, threshold=threshold, bins=bins) for p, s in zip(some, of_some, strict=True)]
+    if some is not probs:
+        squares = [float(debiased_square(confidence_table(each, bins))) for each in statistics]
+    samplers = [
+        RowResampler(p, s, names, threshold=threshold, bins=bins, square=square)
+        for p, s, square in zip(some, of_some, squares or [None] * len(some), strict=True)
+    ]
     errors = resampled_errors(samplers, replicates, seed, advance, kept)
     if groups is not None and some is not probs:
         for model_errors, model_statistics in zip(errors, statistics, strict=True):

@@ -74,11 +74,15 @@ class Bootstrap:
         return self.groups is None and needs_blocks(len(statistics), statistics.num_classes)
 
     def errors(
-        self, probs: Sequence[Any], statistics: Sequence[Statistics], names: Sequence[str]
+        self,
+        probs: Sequence[Any],
+        statistics: Sequence[Statistics],
+        names: Sequence[str],
+        squares: Sequence[float] | None = None,
     ) -> list[dict[str, Errors]]:
-        """Return the resampled errors of each model, on the same resamples."""
+        """Return the resampled errors of each model, on the same resamples; `squares` as in `bootstrap_errors`."""
         settings = {key: getattr(self, key) for key in ("threshold", "bins", "replicates", "seed", "advance", "groups")}
-        return bootstrap_errors(probs, statistics, names, **settings)
+        return bootstrap_errors(probs, statistics, names, squares=squares, **settings)
 
 
 def intervals(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from avuc.core.errors import InputError
-from avuc.core.tasks import IGNORE_INDEX, Rows, as_rows, binary_rows, multilabel_rows, whole_labels
+from avuc.core.tasks import IGNORE_INDEX, Rows, as_rows, binary_rows, multilabel_rows, not_ignored, whole_labels
 from avuc.prediction.inputs import Batch
 from avuc.prediction.task import Task
 
@@ -88,8 +88,7 @@ class RowLayout:
             return examples
         if self._labels is None:
             return examples * math.prod(self._known[0].shape[1:])
-        ignored = self.task.ignore_index
-        return self._labels.numel() if ignored is None else int((self._labels != ignored).sum())
+        return int(not_ignored(self._labels, self.task.ignore_index).sum())
 
     @property
     def multilabel(self) -> bool:

@@ -55,7 +55,8 @@ def nll_of_one_sample(posterior: Posterior, data: MemoryData, count: int) -> tup
     images = as_input(inputs) if inputs.dtype == torch.uint8 else inputs
     values = []
     for model in (posterior, PerDrawBatchNorm(posterior, inputs)):
-        logits = model.draw(seeded_generator(0, device=images.device))(images)
+        # a network may change its input in place, and these can be the user's data
+        logits = model.draw(seeded_generator(0, device=images.device))(images.clone())
         if logits.ndim != labels.ndim + 1 or logits.shape[1] <= int(labels.max()):
             return None
         values.append(float(F.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX)))

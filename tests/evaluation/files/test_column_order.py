@@ -153,6 +153,14 @@ def test_the_same_ids_under_another_name(tmp_path):
     assert "labels were matched to the scores by column 'filename'" in file.notes
 
 
+def test_an_id_with_two_labels_under_another_name(tmp_path):
+    scores, truth = label_files(tmp_path, "image", "filename")
+    with open(truth, "a") as table:
+        table.write("0.png,2\n")
+    with pytest.raises(InputError, match=f"{ROWS} rows of scores but {ROWS + 1} labels"):
+        read_scores(scores, labels=truth)
+
+
 def test_a_note_if_the_tables_share_a_column_that_is_no_id(tmp_path):
     scores, truth = label_files(tmp_path, "image", "filename", prefix="folder/", fold=True)
     file = read_scores(scores, labels=truth)

@@ -158,13 +158,26 @@ class ErrorCollector:
             parts.append(self.values[name] - samples[name])
 
     def errors(
-        self, replicates: int, seed: int, table: BinTable | None, spread: Array | None = None
+        self,
+        replicates: int,
+        seed: int,
+        table: BinTable | None,
+        spread: Array | None = None,
+        square: float | None = None,
     ) -> dict[str, Errors]:
-        """Return the errors of every metric; `mce` needs the bins of confidence, and their `spread` for groups."""
+        """Return the errors of every metric.
+
+        Args:
+            replicates, seed: of the errors of `mce`.
+            table: the bins of confidence; `mce` needs them.
+            spread: of their gaps, if rows of a group are not independent.
+            square: of the debiased error, if the data are a sample of other rows, whose errors are wanted.
+        """
         errors = {name: Errors(*2 * (np.concatenate(parts),)) for name, parts in self.regular.items()}
         errors |= {name: absolute_sum.errors() for name, absolute_sum in self.absolute.items()}
         if "debiased_ece" in errors:
-            errors["debiased_ece"] = root_errors(float(self.values["debiased_ece"][0]), errors["debiased_ece"].over)
+            square = float(self.values["debiased_ece"][0]) if square is None else square
+            errors["debiased_ece"] = root_errors(square, errors["debiased_ece"].over)
         if "mce" in errors and table is not None:
             errors["mce"] = maximum_errors(table, replicates, seed, spread)
         return errors

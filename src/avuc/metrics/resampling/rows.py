@@ -102,7 +102,7 @@ def resampled_errors(
     for collector, sampler in zip(collectors, samplers, strict=True):
         table = calibration.confidence_table(sampler.statistics, sampler.bins)
         spread = None if groups is None else sampler.spread(groups)
-        results.append(collector.errors(replicates, seed, table, spread))
+        results.append(collector.errors(replicates, seed, table, spread, sampler.square))
     return (
         results
         if groups is None
@@ -122,7 +122,14 @@ class RowResampler:
     """Computes the metrics of resamples that are given as weights of the rows."""
 
     def __init__(
-        self, probs: Any, statistics: Statistics, names: Collection[str], *, threshold: Threshold, bins: int
+        self,
+        probs: Any,
+        statistics: Statistics,
+        names: Collection[str],
+        *,
+        threshold: Threshold,
+        bins: int,
+        square: float | None = None,
     ) -> None:
         """Args:
         probs: (N, C) probabilities; read again only for `classwise_ece`.
@@ -130,7 +137,9 @@ class RowResampler:
         names: which metrics of `METRICS` are wanted.
         threshold: entropy up to which a prediction is certain, or "auto".
         bins: number of bins of the calibration errors.
+        square: the squared debiased error of all rows, if these are a sample of them; None: they are not.
         """
+        self.square: float | None = square
         self.names: set[str] = set(names)
         self.threshold = threshold
         self.bins: int = bins

@@ -102,9 +102,11 @@ def same_ids(scores: LabelTable, table: LabelTable, ours: Sequence[str], theirs:
         cells for name in ours if not is_row_number(name) or name.lower() == "id" if (cells := scores.cells(name))
     ]
     for name in theirs:
-        row_of = {cell: row for row, cell in enumerate(table.cells(name) or ())}
+        label_ids = table.cells(name) or ()
+        row_of = {cell: row for row, cell in enumerate(label_ids)}
         for cells in own_cells:
-            if len(row_of) == len(cells) and row_of.keys() == set(cells):
+            # an id that occurs twice may have two labels
+            if len(row_of) == len(label_ids) == len(cells) and row_of.keys() == set(cells):
                 return Matched(np.array([row_of[cell] for cell in cells], np.int64), name)
     return None
 
