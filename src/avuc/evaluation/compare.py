@@ -181,7 +181,8 @@ def compare_predictions(
         change = {name: (*pair.difference,) for name, pair in paired.items()}
         intervals_after = interval_bounds({name: pair.a for name, pair in paired.items()})
         intervals_before = interval_bounds({name: pair.b for name, pair in paired.items()})
-        drawn: dict[str, Any] = {"replicates": replicates, "bootstrap": "rows" if groups is None else "groups"}
+        many = "random cells" if bootstrap.resamples_cells(statistics_after) else "rows"
+        drawn: dict[str, Any] = {"replicates": replicates, "bootstrap": many if groups is None else "groups"}
         second = replace(second, intervals=intervals_after, **drawn)
         first = replace(first, intervals=intervals_before, **drawn)
     statistics = (statistics_before, statistics_after)

@@ -1,4 +1,4 @@
-"""The bootstrap of dependent rows: the image or group of each row, and random samples of many rows."""
+"""What the bootstrap draws: rows, random cells of many rows, or the images or groups of dependent rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
+from avuc.metrics.blockwise import needs_blocks
+from avuc.metrics.resampling.cell_units import cells_as_units
 from avuc.metrics.resampling.group_sums import GroupSums
 from avuc.metrics.resampling.percentile import Errors
 from avuc.metrics.resampling.rows import Advance, RowResampler, resampled_errors
@@ -61,7 +63,10 @@ def bootstrap_errors(
     advance: Advance | None = None,
     groups: Array | None = None,
 ) -> list[dict[str, Errors]]:
-    """Return `resampled_errors` of several models on the same rows; many rows of groups are sampled first.
+    """Return `resampled_errors` of several models on the same rows.
+
+    Of many independent rows, random cells are drawn (`resampling/cell_units.py`). Of many rows of groups, the metrics
+    that are not sums over rows use a random sample.
 
     Args:
         probs: (N, C) probabilities of each model.
@@ -71,7 +76,8 @@ def bootstrap_errors(
         groups: (N,) numbers 0, 1, … of the groups of dependent rows; None: rows are independent.
     """
     some, of_some, kept = thinned(probs, statistics, groups, bins, seed)
-    samplers = [RowResampler(p, s, names, threshold=threshold, bins=bins) for p, s in zip(some, of_some, strict=True)]
+    settings: dict[str, Any] = {"threshold": threshold, "bins": bins, "seed": seed, "groups": kept}
+    samplers = [resampler(p, s, names, **settings) for p, s in zip(some, of_some, strict=True)]
     errors = resampled_errors(samplers, replicates, seed, advance, kept)
     if groups is not None and some is not probs:
         for model_errors, model_statistics in zip(errors, statistics, strict=True):
@@ -81,6 +87,32 @@ def bootstrap_errors(
                 {name: error for name, error in sums.errors(replicates, seed).items() if name in model_errors}
             )
     return errors
+
+
+def resampler(
+    probs: Any,
+    statistics: Statistics,
+    names: Collection[str],
+    *,
+    threshold: Threshold = "auto",
+    bins: int = 15,
+    seed: int = 0,
+    groups: Array | None = None,
+) -> RowResampler:
+    """Return the resampler of rows or groups; of random cells of rows, if many rows are independent.
+
+    Args:
+        probs: (N, C) probabilities.
+        statistics: of them.
+        names: metrics of `METRICS`.
+        threshold: entropy up to which a prediction is certain, or "auto".
+        bins: of the calibration errors.
+        seed: of the cells.
+        groups: (N,) numbers of groups; None: rows are independent.
+    """
+    cells = groups is None and needs_blocks(len(statistics), statistics.num_classes)
+    units = cells_as_units(probs, statistics, names, bins, seed) if cells else None
+    return RowResampler(probs, statistics, names, threshold=threshold, bins=bins, units=units)
 
 
 def thinned(
