@@ -71,6 +71,6 @@ print((peak() - before) / (probs.nbytes + labels.nbytes))
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells a process its own peak memory")
 def test_memory_is_a_small_multiple_of_the_input():
-    """24 times the probabilities and labels, when all decisions were reduced at once; 6 now, 3 of ten times the rows."""
+    """24 times the probabilities and labels, when all were reduced at once; 6 now, and 3 of four times the rows."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 10
