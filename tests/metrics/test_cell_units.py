@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from avuc import metrics
-from avuc.metrics import METRICS, evaluate
+from avuc.metrics import METRICS, evaluate, more
 from avuc.metrics.resampling import cell_units, random_cells, rows
 from avuc.metrics.resampling.cell_units import cells_as_units, dealt
 from avuc.metrics.resampling.rows import RowResampler
@@ -133,3 +133,53 @@ def test_the_same_seed_gives_the_same_intervals(world, monkeypatch):
     first, again, other = (metrics.paired_intervals(*both, replicates=60, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
+
+
+def test_more_metrics_of_cells_equal_their_rows(awkward, monkeypatch):
+    """12 cells: over- and underconfidence, the terms of SmoothECE, and AUGRC of a resample are those of its rows."""
+    probs, labels = awkward(170, 3)
+    statistics, cell = prediction_statistics(probs, labels), dealt(170, seed=3) % 12
+    monkeypatch.setattr(more, "MOST_CELLS", 12)
+    drawn = torch.randint(12, (5, 12), generator=torch.Generator().manual_seed(0)).numpy()
+    weights = np.stack([np.bincount(index, minlength=12) for index in drawn])
+    by_cells = [part(statistics, 10, 1.0, 0, cell) for part in (more._Smooth, more._Sides, more._Area)]
+    by_rows = [part(statistics, 10, 1.0, 0) for part in (more._Smooth, more._Sides, more._Area)]
+    for part in by_cells:
+        part.add(weights[:2])
+        part.add(weights[2:])
+    for weight in weights:
+        index = np.array([row for row in range(170) for _ in range(weight[cell[row]])])
+        for part in by_rows[:2]:
+            part.add(index)
+        # the area of rows is that of all N rows with weights
+        ordered = np.bincount(index, minlength=170)[by_rows[2].order].astype(float)
+        by_rows[2].missed.append(by_rows[2].values[0] - augrc_of(by_rows[2], ordered))
+    for fast, slow in zip(by_cells, by_rows, strict=True):
+        assert fast.values == slow.values
+        for ours, theirs in zip(fast.errors(), slow.errors(), strict=True):
+            np.testing.assert_allclose(ours.over, theirs.over, atol=1e-12)
+            np.testing.assert_allclose(ours.under, theirs.under, atol=1e-12)
+
+
+def augrc_of(area, weights):
+    """AUGRC from pairs: half of each group of equal scores comes before the other half."""
+    score = np.zeros(len(weights))
+    score[area.starts] = 1
+    group = np.cumsum(score)
+    total = 0.0
+    for g, weight in zip(group, weights, strict=True):
+        surer = (weights * area.wrong)[group < g].sum()
+        total += weight * (surer + (weights * area.wrong)[group == g].sum() / 2)
+    return total / weights.sum() ** 2
+
+
+def test_more_intervals_of_many_rows_agree_with_those_of_rows(world, monkeypatch):
+    statistics = prediction_statistics(*world(12_000, 4, sharpen=1.5))
+    exact = more.more_intervals(statistics, replicates=400)
+    monkeypatch.setattr(more, "needs_blocks", lambda *_: True)
+    ours = [more.more_intervals(statistics, replicates=400, seed=seed) for seed in range(3)]
+    for name, interval in exact.items():
+        width = interval.high - interval.low
+        low, high = np.mean([(one[name].low, one[name].high) for one in ours], 0)
+        assert {one[name].value for one in ours} == {interval.value}
+        assert max(abs(low - interval.low), abs(high - interval.high)) < 0.15 * width + 1e-12, name

@@ -23,6 +23,8 @@ from avuc.predictions import MultiLabelPredictions, Predictions
 # For metrics that are not sums over rows, the bootstrap over groups uses a random sample of this many rows. The values
 # are those of all rows. The sample makes the intervals a little wider, because it adds noise within the groups.
 MOST_ROWS = 20_000
+# With more scores than this, resampling the class-wise errors of two models by rows takes most of half a minute.
+MOST_SCORES = 1 << 24
 
 
 def groups_of(predictions: Any, rows: int, groups: Any = None) -> Array | None:
@@ -89,6 +91,15 @@ def bootstrap_errors(
     return errors
 
 
+def draws_cells(rows: int, num_classes: int) -> bool:
+    """Return whether the bootstrap of two models draws random cells of independent rows instead of rows.
+
+    >>> draws_cells(50_000, 10), draws_cells(50_000, 1_000), draws_cells(1_000_000, 2)
+    (False, True, True)
+    """
+    return rows * num_classes > MOST_SCORES or needs_blocks(rows, num_classes)
+
+
 def resampler(
     probs: Any,
     statistics: Statistics,
@@ -110,7 +121,7 @@ def resampler(
         seed: of the cells.
         groups: (N,) numbers of groups; None: rows are independent.
     """
-    cells = groups is None and needs_blocks(len(statistics), statistics.num_classes)
+    cells = groups is None and draws_cells(len(statistics), statistics.num_classes)
     units = cells_as_units(probs, statistics, names, bins, seed) if cells else None
     return RowResampler(probs, statistics, names, threshold=threshold, bins=bins, units=units)
 

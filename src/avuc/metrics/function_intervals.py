@@ -42,7 +42,8 @@ def bootstrap(
     """Return a bootstrap interval of any function `metric(probs, labels)`.
 
     Metrics of `METRICS` are resampled by weights, which is fast, and have the intervals of `intervals`; with more than
-    100,000 independent rows, random groups of rows are resampled, as in `paired_intervals`. Other functions are called
+    100,000 independent rows, or 17 million probabilities, they resample random groups of rows, as `paired_intervals`
+    does. Other functions are called
     on each resample and have percentile intervals; these have no width if all rows have one outcome.
 
     Args:

@@ -70,7 +70,7 @@ class Bootstrap:
         check_bootstrap(self.replicates, self.level)
 
     def resamples_cells(self, statistics: Statistics) -> bool:
-        """Return whether cells of rows are resampled, because there are many rows: for one model, of similar rows."""
+        """Return whether the intervals of one model resample cells of similar rows, because there are many rows."""
         return self.groups is None and needs_blocks(len(statistics), statistics.num_classes)
 
     def errors(
@@ -183,7 +183,8 @@ def paired_intervals(
     """Return intervals of metric(a) − metric(b) for two models on the same inputs, all from the same resamples.
 
     If an interval does not contain 0, the models differ significantly at this level. With more than 100,000 independent
-    rows, random groups of rows are resampled (`resampling/cell_units.py`), the same ones for both models.
+    rows or 17 million probabilities, random groups of rows are resampled (`resampling/cell_units.py`), the same ones
+    for both models.
 
     Args:
         a: predictions of the first model.

@@ -48,8 +48,8 @@ def cells_as_units(probs: Any, statistics: Statistics, names: Collection[str], b
     edges = bin_edges(bins, s.dtype), uncertainty_edges(s.num_classes, bins)
     return Units(
         columns,
-        _ValueCounts(s.confidence, s.correct, s.confidence, edges[0], cell),
-        _ValueCounts(s.entropy, s.correct, s.uncertainty, edges[1], cell, ALONE),
+        ValueCounts(s.confidence, s.correct, s.confidence, edges[0], cell),
+        ValueCounts(s.entropy, s.correct, s.uncertainty, edges[1], cell, ALONE),
         _CellTables(probs, s, bins, order) if "classwise_ece" in names else None,
     )
 
@@ -63,7 +63,28 @@ def dealt(rows: int, seed: int) -> Array:
     return torch.randperm(rows, generator=torch.Generator().manual_seed(seed), device="cpu").numpy()
 
 
-class _ValueCounts:
+class CellSums:
+    """Sums of the rows of each cell by an index, such as a bin, from which means of resamples follow."""
+
+    def __init__(self, cell: Array, size: int, *parts: tuple[Array, Array]) -> None:
+        """Args:
+        cell: (N,) cell of each row.
+        size: number of sums of a cell.
+        parts: indices (N,) from 0 to size − 1, and the values (N,) that are added there.
+        """
+        self._rows = np.bincount(cell).astype(np.float64)
+        shape = len(self._rows), size
+        self._table = np.zeros(shape)
+        for index, values in parts:
+            self._table += np.bincount(cell * size + index, values, self._table.size).reshape(shape)
+
+    def means(self, weights: Array) -> Array:
+        """Return the sums of resamples divided by their rows, (B, size), from weights of the cells (B, G)."""
+        drawn = weights.astype(np.float64)
+        return np.asarray(drawn @ self._table / (drawn @ self._rows)[:, None])
+
+
+class ValueCounts:
     """`Ordered` of cells: for each cell, how many correct and wrong rows have a value of each group of values."""
 
     def __init__(self, values: Array, correct: Array, stated: Array, edges: Array, cell: Array, alone: int = 0) -> None:
