@@ -91,7 +91,7 @@ class ValueCounts:
         groups = SortedPair(values[~correct], values[correct]).value_groups(CELLS, edges[1:-1], alone)
         self.values: Array = groups.high
         self.lowest: Array | None = groups.low
-        self.cuts = first_cells(groups, edges)
+        self.cuts: Array = first_cells(groups, edges)
         many, cells = len(groups.high), int(cell.max()) + 1
         group = np.searchsorted(groups.high, values)
         counts = np.bincount((2 * cell + ~correct) * many + group, minlength=cells * 2 * many)
