@@ -1,4 +1,4 @@
-"""`avuc evaluate` on files of many rows, in a process of its own where memory is measured."""
+"""`avuc evaluate` and `calibrate` on files of many rows, in a process of its own where memory is measured."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ def test_five_million_rows(tmp_path, capsys):
     assert high - low == pytest.approx(width, rel=0.15)
     said = " ".join(capsys.readouterr().out.split())
     assert "1,000 bootstrap replicates of groups of similar rows (there are many rows)" in said
+
+
+def test_calibrate_with_more_than_100_000_rows(tmp_path, capsys):
+    path, out = save(tmp_path, 100_001, 2), tmp_path / "out.json"
+    words = ["--method", "temperature", "--out", str(tmp_path / "cal.json"), "--json", str(out)]
+    assert main(["calibrate", str(path), *words]) == 0
+    found = json.loads(out.read_text())
+    assert (found["n"], found["replicates"], found["bootstrap"]) == (100_001, 1000, "random cells")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1,000 bootstrap replicates of random groups of rows (there are many rows)" in said
 
 
 PROGRAM = """

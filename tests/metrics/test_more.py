@@ -193,7 +193,7 @@ def test_the_implied_noise_equals_a_loop() -> None:
     for _ in range(3000):
         residual = stated - (rng.random(60) < stated)
         terms.append(smoothed(cosine_waves(residual_masses(smooth.below, smooth.share, residual)), smooth.bandwidth))
-        gaps.append([sum(r for r, c in zip(residual, sides.cells, strict=True) if c == k) / 60 for k in range(15)])
+        gaps.append([sum(r for r, c in zip(residual, sides.bin, strict=True) if c == k) / 60 for k in range(15)])
     implied = smooth.sum._implied, sides.sum._implied
     assert implied[0] is not None
     assert implied[1] is not None

@@ -115,7 +115,7 @@ def run(args: Namespace) -> int:
     from avuc.evaluation import compare
     from avuc.evaluation.files import describe, write_scores
     from avuc.evaluation.files.match_classes import check_counted
-    from avuc.metrics.dependent_rows import MOST_ROWS
+    from avuc.metrics.dependent_rows import MOST_ROWS, draws_cells
 
     console = console_for(args)
     file = read_file(args)
@@ -130,7 +130,8 @@ def run(args: Namespace) -> int:
             check_numbers(file, other)
         show_matching(console, file.path, other, file.names)
     resampled = file.num_rows if groups is None else min(file.num_rows, MOST_ROWS)
-    options = evaluation_options(args, resampled) | {"groups": groups}
+    by_cells = groups is None and draws_cells(file.num_rows, file.num_classes)
+    options = evaluation_options(args, resampled, by_cells=by_cells) | {"groups": groups}
     calibrator, result = compare(file, args.method, folds=args.folds, keep_worse=args.keep_worse, **options)
     page = ""
     if args.report:

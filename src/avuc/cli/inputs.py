@@ -155,7 +155,7 @@ def add_evaluation_options(parser: Parser) -> None:
         type=_whole(0),
         metavar="N",
         help="bootstrap replicates for the 95 %% intervals; 0: no intervals (default: 1000; fewer, but at least 200, "
-        "for more than 20,000 rows; evaluate uses 1000 again above 100,000 rows)",
+        "for 20,000 to 100,000 rows)",
     )
     group.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="random seed (default: 0)")
 

@@ -68,7 +68,8 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the methods and the estimated time; runs nothing, but downloads data that are not there",
+        help="try every shift, the network and every method on a few examples, and print the methods and the "
+        "estimated time; trains nothing, but downloads data that are not there",
     )
 
 
@@ -175,11 +176,19 @@ def _export(args: Namespace, console: Console) -> int:
 
 def _plan(recipe: Recipe, only: list[str], device: str, console: Console) -> int:
     from avuc.study.cost import cost_of
+    from avuc.study.data.own import forget
     from avuc.study.engines.run import devices_for
     from avuc.study.grid import Plan
+    from avuc.study.trial.run import try_own_code
 
     plan = Plan(recipe, tuple(only))
     plan.check_epochs()
+    first = devices_for(device)[0]
+    try:
+        try_own_code(recipe, first)
+        cost = cost_of(plan, first)
+    finally:
+        forget()
     head = ("method", "trained as", "seeds", "samples", "details")
     rows = []
     for method in recipe.methods:
@@ -198,7 +207,7 @@ def _plan(recipe: Recipe, only: list[str], device: str, console: Console) -> int
         if reason and not method.skip_training and (not only or method.name in only):
             console.paragraph(f"{method.name}: {reason}", style="warn", lead="WARNING  ")
     console.line()
-    for sentence in cost_of(plan, devices_for(device)[0]).sentences():
+    for sentence in cost.sentences():
         console.paragraph(sentence)
     return 0
 

@@ -27,6 +27,7 @@ from avuc.evaluation.evaluate import evaluate_statistics
 from avuc.evaluation.files import ScoreFile
 from avuc.evaluation.fitted import AUTO, candidates, changes_nothing, chosen, fit_curve, fit_notes, unfitted
 from avuc.evaluation.result import interval_bounds
+from avuc.metrics.dependent_rows import draws_cells
 from avuc.metrics.intervals import Bootstrap, compared_intervals
 from avuc.metrics.statistics import prediction_statistics
 from avuc.metrics.threshold import Threshold
@@ -181,7 +182,8 @@ def compare_predictions(
         change = {name: (*pair.difference,) for name, pair in paired.items()}
         intervals_after = interval_bounds({name: pair.a for name, pair in paired.items()})
         intervals_before = interval_bounds({name: pair.b for name, pair in paired.items()})
-        drawn: dict[str, Any] = {"replicates": replicates, "bootstrap": "rows" if groups is None else "groups"}
+        many = "random cells" if draws_cells(len(after), after.num_classes) else "rows"
+        drawn: dict[str, Any] = {"replicates": replicates, "bootstrap": many if groups is None else "groups"}
         second = replace(second, intervals=intervals_after, **drawn)
         first = replace(first, intervals=intervals_before, **drawn)
     statistics = (statistics_before, statistics_after)

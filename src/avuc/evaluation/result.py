@@ -39,7 +39,7 @@ class EvaluationResult(Displayed):
         detection_intervals: (low, high) of the 95 % interval of each detection metric.
         replicates: number of bootstrap resamples behind the intervals.
         bootstrap: what was resampled for the metrics: "rows", "groups" (images, sentences or groups of rows that are
-            not independent), or "cells" of similar rows.
+            not independent), "cells" of similar rows, or "random cells" of rows.
         detection_bootstrap: the same for the detection metrics.
         expected_entropy: mean over the rows of the expected entropy, in nats.
         mutual_information: mean over the rows of the mutual information, in nats.

@@ -6,6 +6,7 @@ value 0 belongs to the first bin.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,6 +61,24 @@ def _edges(bins: int, dtype: torch.dtype | None) -> Array:
     import torch
 
     return torch.from_numpy(edges).to(dtype).to(torch.float64).numpy()
+
+
+def uncertainty_edges(num_classes: int, bins: int) -> Array:
+    """Return the largest entropy u of each bin of u / log C, and 0 before them.
+
+    Because division rounds, it is not always edge · log C.
+
+    >>> uncertainty_edges(2, bins=2).round(4)
+    array([0.    , 0.3466, 0.6931])
+    """
+    edges = bin_edges(bins)
+    if num_classes == 1:
+        return edges
+    top = math.log(num_classes)
+    bounds = edges * top
+    bounds = np.where(bounds / top > edges, np.nextafter(bounds, -np.inf), bounds)
+    following = np.nextafter(bounds, np.inf)
+    return np.where(following / top <= edges, following, bounds)
 
 
 def bin_index(values: Array, bins: int, dtype: torch.dtype | None = None) -> Array:

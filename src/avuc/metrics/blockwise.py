@@ -18,7 +18,7 @@ import avuc.metrics.selective as selective
 from avuc.core.errors import InputError
 from avuc.metrics.arrays import Array
 from avuc.metrics.avu import AvuCurves, QuadrantCounts, area, avu_curves_from_counts
-from avuc.metrics.binning import BinTable, bin_edges
+from avuc.metrics.binning import BinTable, bin_edges, uncertainty_edges
 from avuc.metrics.calibration import Curve
 from avuc.metrics.log_histogram import LOG_BINS, log_bin_index
 from avuc.metrics.resampling.random_cells import RandomCells
@@ -218,20 +218,7 @@ class BlockwiseStatistics:
 
     def uncertainty_table(self) -> BinTable:
         """Return predictions, summed u / log C and wrong predictions by bin of u / log C."""
-        return _table(self.entropy, self.uncertainty_edges(), self.top, positive=False)
-
-    def uncertainty_edges(self) -> Array:
-        """Return the largest entropy u of each bin of u / log C.
-
-        Because division rounds, it is not always edge · log C.
-        """
-        edges = bin_edges(self.bins)
-        if self.num_classes == 1:
-            return edges
-        bounds = edges * self.top
-        bounds = np.where(bounds / self.top > edges, np.nextafter(bounds, -np.inf), bounds)
-        following = np.nextafter(bounds, np.inf)
-        return np.where(following / self.top <= edges, following, bounds)
+        return _table(self.entropy, uncertainty_edges(self.num_classes, self.bins), self.top, positive=False)
 
     # ---- curves
 

@@ -1,4 +1,4 @@
-"""The bootstrap of dependent rows: the image or group of each row, and random samples of many rows."""
+"""What the bootstrap draws: rows, random cells of many rows, or the images or groups of dependent rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import torch
 from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
+from avuc.metrics.blockwise import needs_blocks
 from avuc.metrics.calibration import confidence_table, debiased_square
+from avuc.metrics.resampling.cell_units import cells_as_units
 from avuc.metrics.resampling.group_sums import GroupSums
 from avuc.metrics.resampling.percentile import Errors
 from avuc.metrics.resampling.rows import Advance, RowResampler, resampled_errors
@@ -23,6 +25,8 @@ from avuc.predictions import MultiLabelPredictions, Predictions
 # are those of all rows. The sample makes the intervals a little wider, because it adds noise within the groups; and
 # wider still if it misses groups.
 MOST_ROWS = 20_000
+# With more scores than this, resampling the class-wise errors of two models by rows takes most of half a minute.
+MOST_SCORES = 1 << 24
 
 
 def groups_of(predictions: Any, rows: int, groups: Any = None) -> Array | None:
@@ -64,7 +68,10 @@ def bootstrap_errors(
     groups: Array | None = None,
     squares: Sequence[float | None] | None = None,
 ) -> list[dict[str, Errors]]:
-    """Return `resampled_errors` of several models on the same rows; many rows of groups are sampled first.
+    """Return `resampled_errors` of several models on the same rows.
+
+    Of many independent rows, random cells are drawn (`resampling/cell_units.py`). Of many rows of groups, the metrics
+    that are not sums over rows use a random sample.
 
     Args:
         probs: (N, C) probabilities of each model.
@@ -77,8 +84,9 @@ def bootstrap_errors(
     some, of_some, kept = thinned(probs, statistics, groups, bins, seed)
     if some is not probs:
         squares = [float(debiased_square(confidence_table(each, bins))) for each in statistics]
+    settings: dict[str, Any] = {"threshold": threshold, "bins": bins, "seed": seed, "groups": kept}
     samplers = [
-        RowResampler(p, s, names, threshold=threshold, bins=bins, square=square)
+        resampler(p, s, names, **settings, square=square)
         for p, s, square in zip(some, of_some, squares or [None] * len(some), strict=True)
     ]
     errors = resampled_errors(samplers, replicates, seed, advance, kept)
@@ -90,6 +98,43 @@ def bootstrap_errors(
                 {name: error for name, error in sums.errors(replicates, seed).items() if name in model_errors}
             )
     return errors
+
+
+def draws_cells(rows: int, num_classes: int) -> bool:
+    """Return whether the bootstrap of two models draws random cells of independent rows instead of rows.
+
+    >>> draws_cells(50_000, 10), draws_cells(50_000, 1_000), draws_cells(1_000_000, 2)
+    (False, True, True)
+    """
+    return rows * num_classes > MOST_SCORES or needs_blocks(rows, num_classes)
+
+
+def resampler(
+    probs: Any,
+    statistics: Statistics,
+    names: Collection[str],
+    *,
+    threshold: Threshold = "auto",
+    bins: int = 15,
+    seed: int = 0,
+    groups: Array | None = None,
+    square: float | None = None,
+) -> RowResampler:
+    """Return the resampler of rows or groups; of random cells of rows, if many rows are independent.
+
+    Args:
+        probs: (N, C) probabilities.
+        statistics: of them.
+        names: metrics of `METRICS`.
+        threshold: entropy up to which a prediction is certain, or "auto".
+        bins: of the calibration errors.
+        seed: of the cells.
+        groups: (N,) numbers of groups; None: rows are independent.
+        square: the squared debiased error of all rows, if these are a sample of them; None: they are not.
+    """
+    cells = groups is None and draws_cells(len(statistics), statistics.num_classes)
+    units = cells_as_units(probs, statistics, names, bins, seed) if cells else None
+    return RowResampler(probs, statistics, names, threshold=threshold, bins=bins, square=square, units=units)
 
 
 def thinned(

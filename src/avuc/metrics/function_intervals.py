@@ -12,7 +12,7 @@ from torch import Tensor, from_numpy
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
 from avuc.metrics.checks import metric_rows
-from avuc.metrics.dependent_rows import groups_of_labels
+from avuc.metrics.dependent_rows import groups_of_labels, resampler
 from avuc.metrics.resampling.one_outcome import units_within, widened, widened_difference
 from avuc.metrics.resampling.percentile import (
     Errors,
@@ -22,7 +22,7 @@ from avuc.metrics.resampling.percentile import (
     difference_interval,
     error_interval,
 )
-from avuc.metrics.resampling.rows import RowResampler, resampled_errors, resampled_rows, wider
+from avuc.metrics.resampling.rows import resampled_errors, resampled_rows, wider
 from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.suite import METRICS
 
@@ -41,8 +41,10 @@ def bootstrap(
 ) -> Interval:
     """Return a bootstrap interval of any function `metric(probs, labels)`.
 
-    Metrics of `METRICS` are resampled by weights, which is fast, and have the intervals of `intervals`. Other functions
-    are called on each resample and have percentile intervals; these have no width if all rows have one outcome.
+    Metrics of `METRICS` are resampled by weights, which is fast, and have the intervals of `intervals`; with more than
+    100,000 independent rows, or 17 million probabilities, they resample random groups of rows, as `paired_intervals`
+    does. Other functions are called
+    on each resample and have percentile intervals; these have no width if all rows have one outcome.
 
     Args:
         metric: function of (N, C) probabilities and (N,) labels that returns a number; other layouts are rows here.
@@ -124,7 +126,8 @@ def _replicate(
 ) -> tuple[float, Errors]:
     value, name = float(metric(probs, labels)), _name(metric)
     if name is not None:
-        sampler = RowResampler(probs, prediction_statistics(probs, labels), [name], threshold="auto", bins=15)
+        statistics = prediction_statistics(probs, labels)
+        sampler = resampler(probs, statistics, [name], seed=seed, groups=groups)
         return value, resampled_errors([sampler], replicates, seed, groups=groups)[0][name]
     indices = resampled_rows(len(prediction_statistics(probs, labels)), replicates, seed, groups)
     samples = np.array([metric(_take(probs, index), _take(labels, index)) for index in indices], np.float64)

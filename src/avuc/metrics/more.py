@@ -14,18 +14,24 @@ import torch
 
 from avuc.metrics.arrays import Array
 from avuc.metrics.binning import BinTable, bin_edges, digitise
+from avuc.metrics.blockwise import needs_blocks
 from avuc.metrics.calibration import confidence_table
 from avuc.metrics.checks import any_layout
 from avuc.metrics.resampling.absolute_error import AbsoluteSum, Implied
+from avuc.metrics.resampling.cell_units import CellSums, ValueCounts, dealt
 from avuc.metrics.resampling.one_outcome import widened
 from avuc.metrics.resampling.percentile import Errors, Interval, check_bootstrap, error_interval
-from avuc.metrics.resampling.rows import resampled_rows, wider
-from avuc.metrics.selective import augrc, generalised_risk_area
+from avuc.metrics.resampling.random_cells import MOST_CELLS
+from avuc.metrics.resampling.rows import resampled_rows, weight_blocks, wider
+from avuc.metrics.selective import augrc, generalised_risk_area, generalised_risk_area_below
+from avuc.metrics.smooth import CELLS as GRID
 from avuc.metrics.smooth import cosine_waves, grid_positions, residual_masses, smooth_ece, smooth_error, smoothed
 from avuc.metrics.statistics import Statistics, prediction_statistics
 
 # draws of the noise of SmoothECE that the confidences imply
 IMPLIED = 256
+# resamples of cells at a time
+CELL_RESAMPLES = 64
 
 
 @any_layout
@@ -93,7 +99,8 @@ def more_intervals(
 ) -> dict[str, Interval]:
     """Return the value and the bootstrap interval of each of `MORE_METRICS`; without replicates the ends are NaN.
 
-    Sums of absolute values get intervals as ECE does (`resampling.absolute_error`); SmoothECE at its bandwidth.
+    Sums of absolute values get intervals as ECE does (`resampling.absolute_error`); SmoothECE at its bandwidth. With
+    more than 100,000 independent rows, random groups of rows are resampled (`resampling/cell_units.py`).
 
     Args:
         statistics: of the predictions.
@@ -107,14 +114,20 @@ def more_intervals(
     wanted = list(names)
     parts = [part for part in (_Smooth, _Sides, _Area) if set(part.names) & set(wanted)]
     rows_of_unit = 1.0 if groups is None else len(statistics) / (int(groups.max()) + 1)
-    collectors = [part(statistics, bins, rows_of_unit, seed) for part in parts]
+    cell = None
+    if groups is None and needs_blocks(len(statistics), statistics.num_classes):
+        cell = dealt(len(statistics), seed) % MOST_CELLS
+    collectors = [part(statistics, bins, rows_of_unit, seed, cell) for part in parts]
     values = {name: value for part in collectors for name, value in zip(part.names, part.values, strict=True)}
     if not replicates:
         return {name: Interval(values[name], float("nan"), float("nan")) for name in wanted}
     check_bootstrap(replicates, level)
-    for index in resampled_rows(len(statistics), replicates, seed, groups):
+    resamples = resampled_rows(len(statistics), replicates, seed, groups)
+    if cell is not None:
+        resamples = weight_blocks(MOST_CELLS, replicates, seed, CELL_RESAMPLES)
+    for drawn in resamples:
         for part in collectors:
-            part.add(index)
+            part.add(drawn)
     errors = {name: error for part in collectors for name, error in zip(part.names, part.errors(), strict=True)}
     if groups is not None:
         errors = {name: wider(error, int(groups.max()) + 1) for name, error in errors.items()}
@@ -131,18 +144,38 @@ def _outcome_variance(statistics: Statistics) -> Array:
     return variance
 
 
+def _every(statistics: Statistics, cell: Array | None) -> Array:
+    """Return the resample that has each row once, as `add` of the classes below takes it."""
+    return np.arange(len(statistics)) if cell is None else np.ones((1, MOST_CELLS))
+
+
 class _Smooth:
-    """SmoothECE of resamples, at the bandwidth of all rows."""
+    """SmoothECE of resamples, at the bandwidth of all rows.
+
+    A resample is given as numbers of rows (N,). If `cell`, the cell of each row, is given, cells are drawn, and several
+    resamples are given as weights of the cells (B, G); the same holds for the classes below.
+    """
 
     names = ("smooth_ece",)
 
-    def __init__(self, statistics: Statistics, bins: int, rows_of_unit: float = 1.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        statistics: Statistics,
+        bins: int,
+        rows_of_unit: float = 1.0,
+        seed: int = 0,
+        cell: Array | None = None,
+    ) -> None:
         self.residual = statistics.confidence - statistics.correct
         self.below, self.share = grid_positions(statistics.confidence)
         value, self.bandwidth = smooth_error(statistics.confidence, statistics.correct)
         self.values = (value,)
+        self.cells: CellSums | None = None
+        if cell is not None:
+            lower, upper = self.residual * (1 - self.share), self.residual * self.share
+            self.cells = CellSums(cell, GRID + 1, (self.below, lower), (self.below + 1, upper))
         implied = self._implied(_outcome_variance(statistics), rows_of_unit, seed)
-        self.sum = AbsoluteSum(self._terms(np.arange(len(statistics))), implied=implied)
+        self.sum = AbsoluteSum(self._terms(_every(statistics, cell))[0], implied=implied)
 
     def _implied(self, variance: Array, rows_of_unit: float, seed: int) -> Implied:
         """Return normal noise at the points of the grid, smoothed; the same `IMPLIED` draws serve all resamples."""
@@ -157,12 +190,15 @@ class _Smooth:
 
         return Implied(noise.std(0), draw)
 
-    def _terms(self, index: Array) -> Array:
-        masses = residual_masses(self.below[index], self.share[index], self.residual[index])
+    def _terms(self, drawn: Array) -> Array:
+        if self.cells is not None:
+            masses = self.cells.means(drawn)
+        else:
+            masses = residual_masses(self.below[drawn], self.share[drawn], self.residual[drawn])[None]
         return smoothed(cosine_waves(masses), self.bandwidth)
 
-    def add(self, index: Array) -> None:
-        self.sum.add(self._terms(index)[None])
+    def add(self, drawn: Array) -> None:
+        self.sum.add(self._terms(drawn))
 
     def errors(self) -> tuple[Errors, ...]:
         return (self.sum.errors(),)
@@ -173,28 +209,38 @@ class _Sides:
 
     names = ("overconfidence", "underconfidence")
 
-    def __init__(self, statistics: Statistics, bins: int, rows_of_unit: float = 1.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        statistics: Statistics,
+        bins: int,
+        rows_of_unit: float = 1.0,
+        seed: int = 0,
+        cell: Array | None = None,
+    ) -> None:
         self.bins, self.residual = bins, statistics.confidence - statistics.correct
-        self.cells = digitise(statistics.confidence, bin_edges(bins, statistics.dtype))
+        self.bin = digitise(statistics.confidence, bin_edges(bins, statistics.dtype))
         self.values = _sides(confidence_table(statistics, bins))
-        spread = np.sqrt(np.bincount(self.cells, _outcome_variance(statistics), bins)) / len(statistics)
+        self.cells = None if cell is None else CellSums(cell, bins, (self.bin, self.residual))
+        spread = np.sqrt(np.bincount(self.bin, _outcome_variance(statistics), bins)) / len(statistics)
         generator = torch.Generator().manual_seed(seed)
 
         def draw(resamples: int) -> Array:
             normal = torch.randn(resamples, bins, generator=generator, dtype=torch.float64, device="cpu").numpy()
             return np.asarray(np.sqrt(rows_of_unit) * normal * spread)
 
-        self.sum = AbsoluteSum(self._gaps(np.arange(len(statistics))), implied=Implied(spread, draw))
+        self.sum = AbsoluteSum(self._gaps(_every(statistics, cell))[0], implied=Implied(spread, draw))
         self.shift: list[float] = []
 
-    def _gaps(self, index: Array) -> Array:
-        sums: Array = np.bincount(self.cells[index], weights=self.residual[index], minlength=self.bins)
-        return sums / len(index)
+    def _gaps(self, drawn: Array) -> Array:
+        if self.cells is not None:
+            return self.cells.means(drawn)
+        sums: Array = np.bincount(self.bin[drawn], weights=self.residual[drawn], minlength=self.bins)
+        return sums[None] / len(drawn)
 
-    def add(self, index: Array) -> None:
-        gaps = self._gaps(index)
-        self.sum.add(gaps[None])
-        self.shift.append(float(gaps.sum() - self.sum.estimate.sum()))
+    def add(self, drawn: Array) -> None:
+        gaps = self._gaps(drawn)
+        self.sum.add(gaps)
+        self.shift += (gaps.sum(1) - self.sum.estimate.sum()).tolist()
 
     def errors(self) -> tuple[Errors, ...]:
         total, moved, shift = self.sum.errors(), self.sum.moved(), np.array(self.shift)
@@ -206,7 +252,18 @@ class _Area:
 
     names = ("augrc",)
 
-    def __init__(self, statistics: Statistics, bins: int, rows_of_unit: float = 1.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        statistics: Statistics,
+        bins: int,
+        rows_of_unit: float = 1.0,
+        seed: int = 0,
+        cell: Array | None = None,
+    ) -> None:
+        self.cells: ValueCounts | None = None
+        if cell is not None:
+            edges, confidence = bin_edges(bins, statistics.dtype), statistics.confidence
+            self.cells = ValueCounts(confidence, statistics.correct, confidence, edges, cell)
         self.order = np.argsort(-statistics.confidence, kind="stable")
         self.wrong = ~statistics.correct[self.order]
         # the first row of each group of equal scores
@@ -214,9 +271,14 @@ class _Area:
         self.values = (generalised_risk_area(self.wrong, np.ones(len(statistics)), self.starts),)
         self.missed: list[float] = []
 
-    def add(self, index: Array) -> None:
-        weights = np.bincount(index, minlength=len(self.order))[self.order].astype(np.float64)
-        self.missed.append(self.values[0] - generalised_risk_area(self.wrong, weights, self.starts))
+    def add(self, drawn: Array) -> None:
+        if self.cells is not None:
+            below = self.cells.below(drawn)
+            areas = generalised_risk_area_below(below.right, below.wrong)
+        else:
+            weights = np.bincount(drawn, minlength=len(self.order))[self.order].astype(np.float64)
+            areas = np.array([generalised_risk_area(self.wrong, weights, self.starts)])
+        self.missed += (self.values[0] - areas).tolist()
 
     def errors(self) -> tuple[Errors, ...]:
         return (Errors(np.array(self.missed), np.array(self.missed)),)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
-from avuc.core.tasks import IGNORE_INDEX, Rows, multilabel_rows
+from avuc.core.frames import check_same_rows
+from avuc.core.tasks import IGNORE_INDEX, Rows, multilabel_rows, not_ignored
 from avuc.metrics.arrays import Array
+from avuc.metrics.blockwise import BlockCollector
 from avuc.metrics.statistics import prediction_statistics
 from avuc.metrics.suite import METRICS, from_statistics
 from avuc.metrics.threshold import Threshold
+
+# decisions that are worked on at a time, at least those of one label
+BLOCK = 1 << 19
 
 
 class MultiLabelMetrics(NamedTuple):
@@ -61,43 +70,59 @@ def multilabel(
     >>> result.per_label["accuracy"], result.macro["accuracy"], result.micro["accuracy"]
     (array([0.5, 1. ]), 0.75, 0.75)
     """
-    rows = multilabel_rows(probs, labels, kind="probs", ignore_index=ignore_index)
-    if len(rows.shape) != 2:
-        raise InputError(f"multi-label probabilities must have shape (N, L), found {rows.shape}")
-    if not len(rows.scores):
-        raise InputError("there is no known decision: every label is ignore_index, or there are no rows")
+    check_same_rows(probs, labels)
+    scores, targets = as_tensor(probs, "scores").detach(), as_tensor(labels, "labels").detach()
+    if scores.ndim != 2 or scores.shape != targets.shape or not scores.shape[1]:
+        found = multilabel_rows(scores, targets, kind="probs", ignore_index=ignore_index).shape
+        raise InputError(f"multi-label probabilities must have shape (N, L), found {found}")
     options: dict[str, Any] = {"threshold": threshold, "bins": bins}
-    decisions = _decisions(rows)
-    table = np.full((len(METRICS), rows.shape[1]), np.nan)
-    numbers = np.zeros(rows.shape[1], np.int64)
-    for label, some in enumerate(decisions):
-        numbers[label] = len(rows.scores[some])
-        if numbers[label]:
-            table[:, label] = list(_values(rows, some, options).values())
-    known = ~np.isnan(table)
-    counts = known.sum(1)
-    means = np.where(known, table, 0).sum(1) / np.maximum(counts, 1)
+    known = sum(int(not_ignored(some, ignore_index).sum()) for some in targets.split(1 + BLOCK // targets.shape[1]))
+    if not known:
+        raise InputError("there is no known decision: every label is ignore_index, or there are no rows")
+    wide = scores.dtype if scores.dtype == torch.float64 else torch.float32
+    together = BlockCollector(known, 2, bins=bins, dtype=wide, resampled=False)
+    table = np.full((len(METRICS), scores.shape[1]), np.nan)
+    numbers = np.zeros(scores.shape[1], np.int64)
+    for first, rows in _blocks(scores, targets, ignore_index):
+        assert rows.labels is not None
+        if len(rows.scores):
+            together.add(rows.scores, rows.labels)
+        for label, some in enumerate(_decisions(rows), first):
+            numbers[label] = some.stop - some.start
+            if numbers[label]:
+                statistics = prediction_statistics(rows.scores[some], rows.labels[some], bins=bins)
+                table[:, label] = list(from_statistics(statistics, **options).values())
+    defined = ~np.isnan(table)
+    counts = defined.sum(1)
+    means = np.where(defined, table, 0).sum(1) / np.maximum(counts, 1)
     return MultiLabelMetrics(
         per_label=dict(zip(METRICS, table, strict=True)),
         macro={name: float(mean) if n else np.nan for name, mean, n in zip(METRICS, means, counts, strict=True)},
         counted=dict(zip(METRICS, counts.tolist(), strict=True)),
-        micro=_values(rows, slice(None), options),
+        micro=together.finish().metrics(threshold=threshold),
         rows=numbers,
     )
 
 
-def _decisions(rows: Rows) -> list[Any]:
-    """Return for each label an index of its decisions among all decisions."""
-    labels = rows.shape[1]
+def _blocks(scores: Tensor, targets: Tensor, ignore_index: int | None) -> Iterator[tuple[int, Rows]]:
+    """Yield the decisions of a few labels after the other, label by label, with the number of the first label."""
+    rows, labels = scores.shape
+    step = max(1, BLOCK // max(1, rows))
+    for first in range(0, labels, step):
+        columns = [values[:, first : first + step].T.contiguous() for values in (scores, targets)]
+        try:
+            yield first, multilabel_rows(*columns, kind="probs", ignore_index=ignore_index)
+        except InputError:
+            multilabel_rows(scores, targets, kind="probs", ignore_index=ignore_index)  # says where, among all decisions
+            raise
+
+
+def _decisions(rows: Rows) -> list[slice]:
+    """Return the decisions of each label; `rows` has the labels one after the other."""
+    labels, many = rows.shape
     if rows.positions is None:
-        return [slice(label, None, labels) for label in range(labels)]
-    of_label = rows.positions.cpu().numpy() % labels
-    # one sort: a search for each label would take time in N · L²
-    ends = np.cumsum(np.bincount(of_label, minlength=labels))
-    return np.split(np.argsort(of_label, kind="stable"), ends[:-1])
-
-
-def _values(rows: Rows, some: Any, options: dict[str, Any]) -> dict[str, float]:
-    assert rows.labels is not None
-    statistics = prediction_statistics(rows.scores[some], rows.labels[some], bins=options["bins"])
-    return from_statistics(statistics, **options)
+        counts = np.full(labels, many)
+    else:
+        counts = np.bincount(rows.positions.cpu().numpy() // many, minlength=labels)
+    ends = np.cumsum(counts)
+    return [slice(end - count, end) for end, count in zip(ends.tolist(), counts.tolist(), strict=True)]

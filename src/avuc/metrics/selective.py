@@ -106,9 +106,19 @@ def generalised_risk_area(wrong: Array, weights: Array, starts: Array) -> float:
     return float(_area(np.cumsum(errors) - errors / 2, rows))
 
 
+def generalised_risk_area_below(right: Array, wrong: Array) -> Array:
+    """Return AUGRC from cumulative counts (..., G + 1) of correct and wrong predictions by ascending score.
+
+    >>> generalised_risk_area_below(np.array([[0.0, 0.0, 1.0]]), np.array([[0.0, 1.0, 1.0]]))
+    array([0.125])
+    """
+    surer = wrong[..., -1:] - (wrong[..., 1:] + wrong[..., :-1]) / 2
+    return _area(surer, np.diff(right + wrong))
+
+
 def _area(errors: Array, rows: Array) -> Array:
     """Return the trapezoids: errors half-way through each group, times its rows."""
-    return np.asarray((errors * rows).sum() / rows.sum() ** 2)
+    return np.asarray((errors * rows).sum(-1) / rows.sum(-1) ** 2)
 
 
 def _ranked(probs: Any, labels: Any, score: Score) -> TieGroups:

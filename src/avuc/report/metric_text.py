@@ -133,11 +133,10 @@ def replicates_text(result: EvaluationResult) -> str:
         return "no bootstrap (no rows are kept)"
     if not result.replicates:
         return "no bootstrap (0 replicates)"
+    many = {"cells": "groups of similar rows", "random cells": "random groups of rows"}
     what = {"rows": "the rows", "groups": "the images or groups"}
-    metrics, detection = (
-        what.get(unit, "groups of similar rows (there are many rows)")
-        for unit in (result.bootstrap, result.detection_bootstrap)
-    )
+    what |= {unit: f"{text} (there are many rows)" for unit, text in many.items()}
+    metrics, detection = (what[unit] for unit in (result.bootstrap, result.detection_bootstrap))
     text = f"{result.replicates:,} bootstrap replicates of {metrics}"
     return f"{text}, for detection of {detection}" if result.detection_intervals and detection != metrics else text
 

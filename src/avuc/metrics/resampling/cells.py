@@ -5,7 +5,8 @@ other cells. A resample is therefore one Poisson number for each cell of correct
 instead of one number per row. Every metric divides by the number of rows that were drawn. A cell holds about 0.1 % of
 the rows, does not cross the edge of a bin, and is narrow enough for its rows to count as spread evenly. Each family of
 metrics has its own cells and its own draws, which is enough for an interval of one metric. A difference between two
-models needs the same draws for both; it comes from rows.py. The JSON of `avuc evaluate` calls this bootstrap "cells".
+models needs the same draws for both; it comes from cell_units.py. The JSON of `avuc evaluate` calls this bootstrap
+"cells".
 
 Hanley & MacGibbon 2006, https://doi.org/10.1016/j.cmpb.2006.04.006; Chamandy et al. 2012, "Estimating uncertainty for
 massive data streams" (the Poisson bootstrap).
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 
 from avuc.metrics.arrays import Array
-from avuc.metrics.binning import bin_edges
+from avuc.metrics.binning import bin_edges, uncertainty_edges
 from avuc.metrics.blockwise import BlockwiseStatistics
 from avuc.metrics.detection import detection_and_gains, detection_from_counts
 from avuc.metrics.resampling.best_threshold import BestThreshold
@@ -126,7 +127,7 @@ def _means(s: BlockwiseStatistics, replicates: int, generator: torch.Generator) 
 def _by_confidence(s: BlockwiseStatistics, replicates: int, generator: torch.Generator) -> Iterator[Figures]:
     edges = bin_edges(s.bins, s.dtype)
     cells = s.confidence.value_groups(CELLS, edges[1:-1])
-    cuts = _cuts(cells, edges)
+    cuts = first_cells(cells, edges)
     for wrong, right in _whole_and_drawn(cells, replicates, generator):
         below = _below(cells, wrong, right, 1.0)
         accuracy = below.right[:, -1] / below.rows[:, 0]
@@ -144,9 +145,9 @@ def _hidden(s: BlockwiseStatistics) -> dict[str, Array]:
 def _by_entropy(
     s: BlockwiseStatistics, threshold: Threshold, replicates: int, generator: torch.Generator
 ) -> Iterator[Figures]:
-    edges = s.uncertainty_edges()
+    edges = uncertainty_edges(s.num_classes, s.bins)
     cells = s.entropy.value_groups(CELLS, edges[1:-1], ALONE)
-    cuts, (wrong_mean, right_mean) = _cuts(cells, edges), _cell_means(cells)
+    cuts, (wrong_mean, right_mean) = first_cells(cells, edges), _cell_means(cells)
     for wrong, right in _whole_and_drawn(cells, replicates, generator):
         below = _below(cells, wrong, right, s.top)
         sums = right @ right_mean, wrong @ wrong_mean
@@ -169,7 +170,7 @@ def _cell_means(cells: ValueGroups) -> tuple[Array, Array]:
     return cells.negative_sum / np.maximum(cells.negative, 1), cells.positive_sum / np.maximum(cells.positive, 1)
 
 
-def _cuts(cells: ValueGroups, edges: Array) -> Array:
+def first_cells(cells: ValueGroups, edges: Array) -> Array:
     """Return the first cell of each bin, and the number of cells."""
     return np.concatenate([[0], np.searchsorted(cells.high, edges[1:-1], side="right"), [len(cells.high)]])
 

@@ -49,13 +49,14 @@ class RandomCells:
         """Return the number of cells: 1,024, or fewer if their tables would take more than 128 MB."""
         return max(1, min(rows, max(FEWEST_CELLS, min(MOST_CELLS, HELD // (classes * bins)))))
 
-    def add(self, probs: Any, labels: Array) -> None:
-        """Add a block of predictions: probabilities (N, C) and labels (N,)."""
+    def add(self, probs: Any, labels: Array, cells: Array | None = None) -> None:
+        """Add a block of predictions: probabilities (N, C), labels (N,), and the cell of each; None: at random."""
         flat, table_size, start = self.tables.reshape(-1), self.classes * self.bins, 0
         for block in float_blocks(probs, BLOCK):
             values = block.cpu().numpy()
-            cell = torch.randint(self.cells, (len(values),), generator=self._generator, device="cpu").numpy()
-            label = labels[start : start + len(values)]
+            here = slice(start, start + len(values))
+            cell = self._random(len(values)) if cells is None else cells[here]
+            label = labels[here]
             start += len(values)
             self.rows += np.bincount(cell, minlength=self.cells)
             # A row has few probabilities above the first bin. Only these are put into bins; the rest of a column's sum
@@ -78,12 +79,19 @@ class RandomCells:
         """
         return np.asarray(self.tables.sum(0) / (self.classes * self.rows.sum()))
 
+    def _random(self, rows: int) -> Array:
+        return torch.randint(self.cells, (rows,), generator=self._generator, device="cpu").numpy()
+
     def resamples(self, replicates: int, seed: int) -> Iterator[Array]:
         """Yield the same for resamples, (B, C · bins), in blocks of at most 64."""
         generator = torch.Generator().manual_seed(seed)
         for start in range(0, replicates, REPLICATES):
             count = min(REPLICATES, replicates - start)
             weights = torch.poisson(torch.ones(count, self.cells, dtype=torch.float64, device="cpu"), generator).numpy()
-            # matrix products with the tables of the cells; the sums of an empty resample are 0
-            rows = np.maximum(weights @ self.rows, 1)
-            yield weights @ self.tables / (self.classes * rows)[:, None]
+            yield self.resample(weights)
+
+    def resample(self, weights: Array) -> Array:
+        """Return the same for resamples that are given as weights of the cells, (B, G) float64."""
+        # matrix products with the tables of the cells; the sums of an empty resample are 0
+        rows = np.maximum(weights @ self.rows, 1)
+        return np.asarray(weights @ self.tables / (self.classes * rows)[:, None])

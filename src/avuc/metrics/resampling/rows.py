@@ -3,7 +3,7 @@
 A resample is a vector of weights: how often each row was drawn. Sums over its rows are weighted sums over the original
 rows, so a thousand resamples cost a few passes over a (resamples × rows) block. The (N, C) matrix is read once for as
 many resamples as fit in a few megabytes. The metrics are computed from counts by the functions of the metrics
-themselves.
+themselves. `Units` are what is drawn: rows here, random cells of rows in cell_units.py.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from avuc.metrics.resampling.resample_metrics import (
     confidence_metrics,
     entropy_metrics,
 )
+from avuc.metrics.resampling.units import Units, columns_of
 from avuc.metrics.statistics import Statistics, float_blocks
 from avuc.metrics.threshold import Threshold
 from avuc.metrics.ties import cumulative
@@ -119,7 +120,7 @@ def wider(errors: Errors, groups: int) -> Errors:
 
 
 class RowResampler:
-    """Computes the metrics of resamples that are given as weights of the rows."""
+    """Computes the metrics of resamples that are given as weights of the rows, or of other units."""
 
     def __init__(
         self,
@@ -130,6 +131,7 @@ class RowResampler:
         threshold: Threshold,
         bins: int,
         square: float | None = None,
+        units: Units | None = None,
     ) -> None:
         """Args:
         probs: (N, C) probabilities; read again only for `classwise_ece`.
@@ -138,23 +140,20 @@ class RowResampler:
         threshold: entropy up to which a prediction is certain, or "auto".
         bins: number of bins of the calibration errors.
         square: the squared debiased error of all rows, if these are a sample of them; None: they are not.
+        units: what is drawn; None: rows.
         """
         self.square: float | None = square
         self.names: set[str] = set(names)
         self.threshold = threshold
         self.bins: int = bins
-        self.statistics = s = statistics
-        self.rows: int = len(s)
-        # columns to be averaged, and the entropies of correct rows, which the auto threshold needs
-        self._columns = np.stack([s.correct, s.nll, s.brier, s.entropy, s.entropy * s.correct], 1)
-        self._confidence = _SortedRows(s.confidence, s.correct, s.confidence, bin_edges(bins, s.dtype))
-        self._entropy = _SortedRows(s.entropy, s.correct, s.uncertainty, bin_edges(bins))
-        self._classwise = _ClasswiseSums(probs, s, bins) if "classwise_ece" in self.names else None
+        self.statistics = statistics
+        self._units = _rows_as_units(probs, statistics, self.names, bins) if units is None else units
+        self.rows: int = len(self._units)
 
     @property
     def most(self) -> int:
         """Largest number of resamples that `evaluate` takes at a time."""
-        return HELD if self._classwise is None else HELD // (4 * self.bins * self.statistics.num_classes)
+        return HELD if self._units.classwise is None else HELD // (4 * self.bins * self.statistics.num_classes)
 
     def spread(self, groups: Array) -> Array:
         """Return the standard error of the gap of each bin of confidence, if rows of a group are not independent."""
@@ -167,44 +166,56 @@ class RowResampler:
         if "adaptive_ece" not in self.names:
             return {}
         rows_of_unit = 1 if groups is None else self.rows / (groups.max() + 1)
-        found = self._confidence.below(np.ones((1, self.rows))).hidden(self.bins)
+        found = self._units.confidence.below(np.ones((1, self.rows))).hidden(self.bins)
         return {name: spread * np.sqrt(rows_of_unit) for name, spread in found.items()}
 
     def evaluate(self, weights: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the wanted metrics (B,) for weights (B, N), and signed terms (B, K) of the calibration errors.
+        """Return the wanted metrics (B,) for weights (B, U), and signed terms (B, K) of the calibration errors.
 
         The debiased error is returned as its square.
         """
         step = max(1, BLOCK // self.rows)
         parts = [self._block(weights[start : start + step]) for start in range(0, len(weights), step)]
         out, terms = ({name: np.concatenate([p[i][name] for p in parts]) for name in parts[0][i]} for i in (0, 1))
-        if self._classwise is not None:
-            terms["classwise_ece"] = self._classwise.residuals(weights)
+        if self._units.classwise is not None:
+            terms["classwise_ece"] = self._units.classwise.residuals(weights)
         out |= {name: np.abs(term).sum(-1) for name, term in terms.items()}
         return {n: out[n] for n in self.names}, {n: term for n, term in terms.items() if n in self.names}
 
     def _block(self, weights: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        names = self.names
+        names, units = self.names, self._units
         terms: dict[str, Array] = {}
-        sums = (weights.astype(np.float64) @ self._columns).T
-        means = sums / weights.sum(1)  # resamples of groups have different numbers of rows
+        sums = (weights.astype(np.float64) @ units.columns).T
+        means = sums / sums[5]  # resamples of groups have different numbers of rows
         out: dict[str, Array] = dict(zip(("accuracy", "nll", "brier", "mean_entropy"), means, strict=False))
         if names & CONFIDENCE_METRICS:
-            below = self._confidence.below(weights)
-            values, terms = confidence_metrics(below, self._confidence.cuts, names)
+            below = units.confidence.below(weights)
+            values, terms = confidence_metrics(below, units.confidence.cuts, names)
             out |= values
         if names & ENTROPY_METRICS:
-            below = self._entropy.below(weights)
+            below, order = units.entropy.below(weights), units.entropy
             right_sum, wrong_sum = sums[4], sums[3] - sums[4]
             values, more = entropy_metrics(
-                below, self._entropy.cuts, self._entropy.values, None, self.threshold, right_sum, wrong_sum
+                below, order.cuts, order.values, order.lowest, self.threshold, right_sum, wrong_sum
             )
             out, terms = out | values, terms | more
         return out, terms
 
 
+def _rows_as_units(probs: Any, statistics: Statistics, names: Collection[str], bins: int) -> Units:
+    s = statistics
+    return Units(
+        np.stack(columns_of(s), 1),
+        _SortedRows(s.confidence, s.correct, s.confidence, bin_edges(bins, s.dtype)),
+        _SortedRows(s.entropy, s.correct, s.uncertainty, bin_edges(bins)),
+        _ClasswiseSums(probs, s, bins) if "classwise_ece" in names else None,
+    )
+
+
 class _SortedRows:
     """Rows sorted by a value, with equal values as one group, and the edges of the bins of the stated value."""
+
+    lowest: Array | None = None
 
     def __init__(self, values: Array, correct: Array, stated: Array, edges: Array) -> None:
         self.order = np.argsort(values)
@@ -218,7 +229,6 @@ class _SortedRows:
         self.cuts = np.concatenate([[0], inner, [len(starts)]])
 
     def below(self, weights: Array) -> CumulativeCounts:
-        """Return the cumulative counts of resamples, from weights (B, N)."""
         sorted_weights = np.take(weights, self.order, axis=1).astype(np.float64)
         right = sorted_weights * self.correct
         sums = [cumulative(right), cumulative(sorted_weights - right), cumulative(sorted_weights * self.stated)]
@@ -226,7 +236,7 @@ class _SortedRows:
 
 
 class _ClasswiseSums:
-    """The class-wise sums Σ (p_k − 1[k = label]) by class and by bin of p_k, for any weights."""
+    """`Classwise` of rows."""
 
     def __init__(self, probs: Any, statistics: Statistics, bins: int) -> None:
         self.probs, self.classes, self.bins = probs, statistics.num_classes, bins
@@ -243,7 +253,6 @@ class _ClasswiseSums:
         self.row, self.bin, self.value, self.hit = (np.concatenate(x) for x in (rows, bin_numbers, values, hits))
 
     def residuals(self, weights: Array) -> Array:
-        """Return the sums divided by C · N, (B, C · bins)."""
         columns = np.zeros((len(weights), self.classes))
         for start, block in _array_blocks(self.probs):
             columns += weights[:, start : start + len(block)].astype(np.float64) @ block

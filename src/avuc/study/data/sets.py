@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from avuc.core.errors import InputError
 from avuc.core.tasks import IGNORE_INDEX
@@ -32,6 +33,25 @@ from avuc.study.recipe.sections import DataConfig
 
 IMAGENET_SIZE = 224
 MOST_OUTSIDE = 10_000  # patches of photographs at most
+
+
+def outside_images(source: str) -> Tensor:
+    """Return the images of an out-of-distribution set, from a known data set, a file or a folder."""
+    try:
+        return load_dataset(source, split="test" if source in DATASETS else "all").images
+    except InputError as error:
+        raise InputError(f"study.ood: {error}") from error
+
+
+def check_outside_shape(source: str, images: Tensor, shape: tuple[int, int, int] | None) -> None:
+    """Raise unless images have the shape of the test data; None: the test data are no images."""
+    if shape is None:
+        raise InputError(f"study.ood: {source}: images, and the test data are none; name a function of your own")
+    if images.shape[1:] != shape:
+        raise InputError(
+            f"study.ood: {source}: images {tuple(images.shape[1:])} (height, width, channels), but the net takes "
+            f"{shape}; resize them"
+        )
 
 
 class StudyData:
@@ -245,18 +265,12 @@ class StudyData:
                     f"study.ood: {source} returns other data if it is called again; give random numbers a fixed seed"
                 )
             return outside
-        if shape is None:
-            raise InputError(f"study.ood: {source}: images, and the test data are none; name a function of your own")
-        if source == "photographs":
+        if source == "photographs" and shape is not None:
             images = photo_patches(min(len(self.test), MOST_OUTSIDE), shape, self.recipe.study.shift_seed)
         else:
-            images = load_dataset(source, split="test" if source in DATASETS else "all").images
+            images = outside_images(source)
         images = images[: other.first or None]
-        if images.shape[1:] != self.image_shape:
-            raise InputError(
-                f"study.ood: {source}: images {tuple(images.shape[1:])} (height, width, channels), but the net takes "
-                f"{self.image_shape}; resize them"
-            )
+        check_outside_shape(source, images, shape)
         test, name = self.test, test_set.shift
         labels = torch.full((len(images), *test.labels.shape[1:]), UNLABELLED)
         if isinstance(test, TensorData):

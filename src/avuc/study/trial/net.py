@@ -23,6 +23,7 @@ from avuc.study.data.shifted import scaled
 from avuc.study.net import RETURN, make_net
 from avuc.study.own.code import described, is_path
 from avuc.study.recipe.config import MethodConfig, Recipe
+from avuc.study.trial.lazy import refuse_lazy_layers
 from avuc.study.trial.step import take_step
 
 FEW = 8  # examples in the batch
@@ -49,6 +50,7 @@ def try_net(
     some = held if len(held) >= FEW or recipe.data.stream else in_memory(data.train(1, 0))
     batch, labels = _batch(some)
     name = f"net.name: {config.name}"
+    refuse_lazy_layers(recipe, net, batch)
     try:
         logits = _run(net, batch)
     except InputError as error:

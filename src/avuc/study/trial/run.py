@@ -1,4 +1,4 @@
-"""Try the user's own code on one batch before anything is trained, so that a mistake costs seconds."""
+"""Try the user's own code and files before anything is trained, so that a mistake costs seconds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from avuc.data.tensors import MemoryData
 from avuc.study.data.own import check_repeatable
 from avuc.study.data.sets import StudyData
 from avuc.study.data.shifted import shifted_data
-from avuc.study.grid import CLEAN, VALIDATION, TestSet
+from avuc.study.grid import CLEAN, VALIDATION
 from avuc.study.own.code import bound, find, is_path, search_recipe_folder, takes
 from avuc.study.own.digest import begin, code_prints
-from avuc.study.own.text_file import is_text_file
 from avuc.study.recipe.config import Recipe
 from avuc.study.trial.net import FEW, in_memory, try_net
 from avuc.study.trial.overlap import check_overlap
+from avuc.study.trial.sources import try_sources
 
 MOST_NAMES = 5  # classes that a line names
 IMAGE_DIMS = 4  # (N, channels, height, width)
@@ -33,7 +33,8 @@ MOST_EXAMPLES, MOST_SECONDS, MOST_NUMBERS = 4096, 3.0, 1 << 28
 def try_own_code(recipe: Recipe, device: str = "cpu") -> dict[str, str]:
     """Load the data, make the network, take one step of every method and apply every shift.
 
-    An error is one line that names the key of the recipe. Recipes without own code are not tried.
+    An error is one line that names the key of the recipe. Without own code, only the files of shifts and of
+    out-of-distribution data are opened.
 
     Args:
         recipe: the study.
@@ -50,13 +51,14 @@ def try_own_code(recipe: Recipe, device: str = "cpu") -> dict[str, str]:
         if is_path(other.path):
             offered = {"split": "test"} | recipe.data.offered
             bound(find(other.path, "study.ood"), offered, {}, "study.ood", other.path)
+    data = StudyData(recipe, torch.device("cpu"))
     if not (recipe.data.is_own or net.is_own or own_shifts or study.shift_size):
+        try_sources(recipe, data)
         return {}
     for name in own_shifts:
         find(name, "study.shifts")
     if net.is_own:
         find(net.name, "net.name")
-    data = StudyData(recipe, torch.device("cpu"))
     if recipe.data.is_own:
         _check_data(data)
         _note_augmentation(recipe, data.validation)
@@ -64,10 +66,7 @@ def try_own_code(recipe: Recipe, device: str = "cpu") -> dict[str, str]:
         for split in filter(None, ("train", recipe.data.validation_split, *tested)):
             check_repeatable(recipe.data, split)
     shifted = _try_shifts(recipe, data.test if recipe.data.is_own else data.validation)
-    for other in study.others:
-        if is_path(other.path) or is_text_file(other.path):
-            data.prints(TestSet(f"ood:{other.name}"))
-            data.load_again(TestSet(f"ood:{other.name}"))
+    try_sources(recipe, data)
     try_net(recipe, data, shifted, torch.device(device))
     prints = code_prints([net.name, *own_shifts])
     if recipe.data.is_own:  # published data are checked with the results, after their test images are decoded
