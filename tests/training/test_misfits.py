@@ -125,6 +125,13 @@ def test_an_object_with_logits(method: Method) -> None:
     assert len(predict(one.posterior, X, LABELS, samples=2, progress=False)) == 20
 
 
+class Wide(nn.Linear):
+    """A class where a network is expected: it would take the generator for its width."""
+
+    def __init__(self, width: int = 5) -> None:
+        super().__init__(width, 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -133,8 +140,10 @@ def test_an_object_with_logits(method: Method) -> None:
         ({"objective": "avuc"}, r"objective must be an instance, such as .*Objective\(\"avuc\"\); found 'avuc'"),
         ({"settings": {"epochs": 1}}, r"settings must be an instance, .*; found \{'epochs': 1\}"),
         ({"net": None}, "net must be a network, or a function that makes one; found NoneType"),
-        ({"net": lambda: nn.Linear(5, 3)}, "a function of one argument, a torch.Generator"),
-        ({"net": nn.Linear}, "a function of one argument, a torch.Generator.*out_features"),
+        ({"net": lambda: nn.Linear(5, 3)}, "cannot be called with a torch.Generator.*lambda generator: MyNet"),
+        ({"net": nn.Linear}, "cannot be called with a torch.Generator.*out_features"),
+        ({"net": Wide}, "the first argument of the class Wide is width=5; pass a network, or a function of a torch.Gen"),
+        ({"net": lambda outputs: nn.Linear(5, outputs)}, "net, called with a torch.Generator: .*; pass a network, or"),
         ({"net": lambda generator: None}, r"net must return a network \(nn.Module\), found NoneType"),
     ],
 )
