@@ -48,7 +48,7 @@ def train(net: Any, inputs: Any = X, labels: Tensor = LABELS, method: Method | N
         (nn.Linear(5, 3).double(), X, LABELS, r"its weights are torch.float64: .*\.to\(torch.float64\)$"),
         (nn.Linear(5, 3), (10 * X).long(), LABELS, r"torch.int64 .*\.to\(torch.float32\)$"),
         (nn.Linear(4, 3), X, LABELS, "shapes cannot be multiplied.*give the inputs in the shape and type"),
-        (nn.Linear(5, 3), {"x": X}, LABELS, "unexpected keyword argument 'x'.*names of the network's arguments"),
+        (nn.Linear(5, 3), {"x": X}, LABELS, "unexpected keyword argument 'x'.*named like the network's arguments"),
         (nn.Linear(5, 1), X, LABELS % 2, r"one logit for each row, \(8, 1\).*give it two outputs"),
         (nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)), X, LABELS % 2, r"one logit for each row, \(8,\)"),
         (
