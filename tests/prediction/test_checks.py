@@ -6,7 +6,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from types import SimpleNamespace
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,7 +78,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "weights": (lambda: predict(net().state_dict(), images()), r"found OrderedDict.*; load .*net.load_state_dict"),
     "a table of numbers": (
         lambda: predict(nn.Linear(4, 2), torch.zeros(3, 5)),
-        r"the network cannot take inputs \(3, 5\) torch.float32 .*; give them the shape and type that the network takes$",
+        r"the network cannot take inputs \(3, 5\) torch.float32 .*; give them the shape and type .* takes$",
     ),
     "nothing at all": (lambda: predict(None, images()), "found NoneType"),
     "no networks": (lambda: predict([], images()), "at least one network"),

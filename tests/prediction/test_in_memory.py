@@ -101,7 +101,10 @@ def test_float_images_and_mappings() -> None:
         ((FLOATS, np.array(["ash", "oak"])[LABELS % 2]), r"data: labels must be class indices, found text \('ash'\)"),
         (DataLoader([(torch.zeros(2), "oak")] * 4), r"data: labels must be class indices, found text \('oak'\)"),
         (DataLoader(TensorDataset(FLOATS, FLOATS, LABELS)), r"found list of 3 .*; let the data yield pairs"),
-        (DataLoader([{"x": torch.zeros(2), "labels": 0, "path": "a.png"}]), r"batch\['path'\] must be a tensor.*let the"),
+        (
+            DataLoader([{"x": torch.zeros(2), "labels": 0, "path": "a.png"}]),
+            r"batch\['path'\] must be a tensor.*let",
+        ),
         ((FLOATS, LABELS[:, None].expand(-1, 3).float()), "for independent labels, train in a loop of your own"),
         (DataLoader([(np.zeros(k), 0) for k in (2, 3)]), "data: batches of different shapes"),
     ],

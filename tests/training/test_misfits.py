@@ -142,7 +142,10 @@ class Wide(nn.Linear):
         ({"net": None}, "net must be a network, or a function that makes one; found NoneType"),
         ({"net": lambda: nn.Linear(5, 3)}, "cannot be called with a torch.Generator.*lambda generator: MyNet"),
         ({"net": nn.Linear}, "cannot be called with a torch.Generator.*out_features"),
-        ({"net": Wide}, "the first argument of the class Wide is width=5; pass a network, or a function of a torch.Gen"),
+        (
+            {"net": Wide},
+            "the first argument of the class Wide is width=5; pass a network, or a function",
+        ),
         ({"net": lambda outputs: nn.Linear(5, outputs)}, "net, called with a torch.Generator: .*; pass a network, or"),
         ({"net": lambda generator: None}, r"net must return a network \(nn.Module\), found NoneType"),
     ],

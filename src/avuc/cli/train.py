@@ -13,7 +13,7 @@ from avuc.core.errors import InputError
 if TYPE_CHECKING:
     from avuc.data import Dataset
     from avuc.study.recipe.parser import TrainingRecipe
-    from avuc.training.run import Fitted
+    from avuc.training.fitted import Fitted
 
 TEXT = """\
 Train one model from a recipe: a TOML file with the tables [data], [net], [method], [objective] and [train].
