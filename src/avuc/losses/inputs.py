@@ -101,7 +101,7 @@ def check_shapes(scores: Tensor, labels: Tensor) -> int:
                 "avuc: labels must be integers, class indices of shape (N); found one-hot or soft labels of shape "
                 f"{tuple(labels.shape)}: use labels.argmax(-1), or task='multilabel' for independent labels"
             )
-        if scores.ndim == labels.ndim + 1 and scores.shape[:-1] == labels.shape:
+        if labels.ndim > 1 and scores.shape[:-1] == labels.shape and scores.shape[-1] > 0:
             raise InputError(
                 f"avuc: scores {tuple(scores.shape)} have the classes last for labels {tuple(labels.shape)}: pass "
                 "class_dim=-1 to the loss; where it has no class_dim, as in fit, let the network return "
