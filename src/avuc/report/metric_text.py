@@ -133,7 +133,7 @@ def replicates_text(result: EvaluationResult) -> str:
         return "no bootstrap (no rows are kept)"
     if not result.replicates:
         return "no bootstrap (0 replicates)"
-    what = {"rows": "the rows", "groups": "the images or groups"}
+    what = {"rows": "the rows", "groups": f"the {'rows' if result.per_label else 'images'} or groups"}
     metrics, detection = (
         what.get(unit, "groups of similar rows (there are many rows)")
         for unit in (result.bootstrap, result.detection_bootstrap)

@@ -65,13 +65,13 @@ class Cost:
 
 def duration(seconds: float) -> str:
     """
-    >>> duration(100), duration(7200), duration(400000)
-    ('1.7 minutes', '2.0 hours', '4.6 days')
+    >>> duration(0.1), duration(100), duration(7200), duration(400000)
+    ('a second', '1.7 minutes', '2.0 hours', '4.6 days')
     """
     for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= size:
             return f"{seconds / size:.1f} {name}"
-    return f"{seconds:.0f} seconds"
+    return f"{seconds:.0f} seconds" if seconds >= 1.5 else "a second"
 
 
 def cost_of(plan: Plan, device: str) -> Cost:

@@ -152,7 +152,7 @@ def test_table_without_score_columns(tmp_path, refused, suffix):
     [
         (
             'label,logits\n0,"[1.5, -0.2]"\n',
-            "'logits' contains lists as text, '[1.5, -0.2]'); save one column for each class",
+            "'logits' contains lists as text, '[1.5, -0.2]'); save one column per class",
         ),
         (
             "image,true,predicted,confidence\na.png,cat,dog,0.9\n",

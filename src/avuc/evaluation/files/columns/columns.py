@@ -267,7 +267,7 @@ def no_score_columns(path: Path, names: Sequence[str], texts: Sequence[str], sam
         listed = [name for name in texts if sample.text(name).lstrip().startswith("[")]
         if listed:
             detail = f"; column {listed[0]!r} contains lists as text, {quoted(sample.text(listed[0]))}"
-            remedy = "save one column for each class, or a .parquet or .npz file"
+            remedy = "save one column per class, logits_0, logits_1, …, or a .parquet or .npz file"
         lists = [name for name in texts if sample.is_list(name)]
         if lists:
             detail = f"; column {lists[0]!r} has {sample.text(lists[0])}"
