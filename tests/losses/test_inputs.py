@@ -96,6 +96,12 @@ def test_labels_in_one_column_are_named() -> None:
         avuc_loss(logits, labels[:, None], 0.5)
 
 
+def test_class_weights_in_place_of_weights_of_predictions() -> None:
+    logits, labels = batch()
+    with pytest.raises(InputError, match=r"found 4 weights .*; of class weights give class_weights\[labels\]"):
+        avuc_loss(logits, labels, 0.5, weights=torch.ones(4))
+
+
 def test_what_to_do_about_labels_from_1_and_classes_at_the_end() -> None:
     logits, labels = batch()
     with pytest.raises(InputError, match="labels that start at 1 need labels - 1"):

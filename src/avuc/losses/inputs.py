@@ -129,7 +129,10 @@ def label_weights(
         if not isinstance(weights, Tensor):
             raise InputError(f"avuc: weights must be a tensor; found {type(weights).__name__}: use torch.as_tensor")
         if weights.numel() != labels.numel():
-            raise InputError(f"avuc: one weight per label; found {weights.numel()} weights for {labels.numel()} labels")
+            remedy = "; of class weights give class_weights[labels]" if weights.numel() == num_classes else ""
+            raise InputError(
+                f"avuc: one weight per label; found {weights.numel()} weights for {labels.numel()} labels{remedy}"
+            )
         weights = weights.reshape(-1).to(labels.device, dtype)
         if may_synchronise(weights) and weights.numel():
             low, high = _extremes(weights)
