@@ -50,8 +50,9 @@ class Cost:
             f"{self.trained_images:,} examples through training, {self.forward_passes:,} forward passes for predictions"
         )
         lines.append(
-            f"about {duration(self.seconds)} on {self.device}, at {self.rate:,.0f} forward passes a second (measured "
-            f"now, plain net, one process; a training step counted as {STEP_IN_FORWARDS} of them)"
+            f"at least {duration(self.seconds)} on {self.device}, at {self.rate:,.0f} forward passes a second "
+            f"(measured now, plain net, one process; a training step counted as {STEP_IN_FORWARDS} of them). Shifts, metrics and "
+            "small batches come on top: for a small network they take most of the time"
         )
         if self.net in H200:
             trained, evaluated = H200[self.net]
