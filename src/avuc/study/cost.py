@@ -51,8 +51,8 @@ class Cost:
         )
         lines.append(
             f"at least {duration(self.seconds)} on {self.device}, at {self.rate:,.0f} forward passes a second "
-            f"(measured now, plain net, one process; a training step counted as {STEP_IN_FORWARDS} of them). Shifts, metrics and "
-            "small batches come on top: for a small network they take most of the time"
+            f"(measured now, plain net, one process; a training step counted as {STEP_IN_FORWARDS} of them). Shifts, "
+            "metrics and small batches come on top: for a small network they take most of the time"
         )
         if self.net in H200:
             trained, evaluated = H200[self.net]

@@ -37,8 +37,7 @@ from avuc.study.recipe.names import slugs
 from avuc.study.store.checkpoints import drop_optimizer_state
 from avuc.study.store.records import Evaluation, Trained
 from avuc.training.fit import fit_many
-from avuc.training.fitted import Fitted
-from avuc.training.run import Job
+from avuc.training.run import Fitted, Job
 
 # share of a GPU's memory for the samples of all models in all processes, which are reused for every set of images
 SAMPLES_SHARE = 0.25

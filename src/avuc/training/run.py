@@ -23,7 +23,7 @@ from avuc.prediction.backends.features import FeatureStore
 from avuc.training.checkpoint import Checkpoint, latest, load_trainer, refuse_other_state, save, trainer_tensors
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, figures
-from avuc.training.fitted import Fitted
+from avuc.training.fitted import Fitted as Fitted
 from avuc.training.freeze_trunk import unfreeze
 from avuc.training.identity import Digests, digests_of, settings_of
 from avuc.training.log import Log
