@@ -45,6 +45,13 @@ def test_every_command_has_help_with_an_example(name, capsys):
     assert f"  avuc {name}" in out.split("example")[1]
 
 
+def test_the_help_of_calibrate_explains_each_method_on_a_line_of_its_own(capsys):
+    with pytest.raises(SystemExit):
+        main(["calibrate", "--help"])
+    listed = re.search(r"\nmethods:\n(.*?)\n\n", capsys.readouterr().out, re.DOTALL)[1]
+    assert sorted(line.split()[0] for line in listed.splitlines()) == sorted((*CALIBRATOR_NAMES, "auto"))
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--version"])

@@ -150,6 +150,7 @@ def test_a_worse_calibrator_is_refused_loudly(forest, tmp_path, capsys):
     text = "this temperature calibrator is worse than leaving the scores alone: the Brier score rises from 0.5086 to 0."
     assert f"WARNING {text}" in said
     assert "The temperature calibrator was refused" in said
+    assert "--method auto looks for one that helps" in said
     assert text in page.read_text()
     found = json.loads(figures.read_text())
     assert text in found["warnings"][0]

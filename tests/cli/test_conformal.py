@@ -253,6 +253,17 @@ def test_few_rows_are_a_warning(tmp_path, capsys):
     assert "no row can be answered" in capsys.readouterr().out
 
 
+def test_half_of_the_rows_may_be_too_few(tmp_path, capsys):
+    """All rows allow answers and half of them none, which looked like a contradiction."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 40)
+    np.savez(tmp_path / "a.npz", logits=rng.normal(size=(40, 4)) + 9 * np.eye(4)[labels], labels=labels)
+    assert run("select", tmp_path / "a.npz", "--risk", 0.1) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "after a fit on the other half: no row is answered: half of the rows are too few for this limit." in text
+    assert "Every row is answered" in text
+
+
 def test_a_limit_that_is_too_low_names_one_that_is_possible(validation, capsys):
     assert run("select", validation, "--risk", 0.01) == 0
     text = " ".join(capsys.readouterr().out.split())

@@ -191,6 +191,22 @@ def table(path, values, prefix="prob_", label="label_", names=NAMES, unknown=())
     return path
 
 
+def test_rows_of_labels_are_not_called_images(tmp_path, capsys):
+    np.savez(tmp_path / "a.npz", logits=SCORES, labels=MANY)
+    words = ["--task", "multilabel", "--replicates", "20"]
+    assert main(["evaluate", str(tmp_path / "a.npz"), *words]) == 0
+    assert "20 bootstrap replicates of the rows or groups" in capsys.readouterr().out
+    np.savez(tmp_path / "a.npz", logits=SCORES + 3, labels=MANY)  # class 1 gets too much, and "auto" is for one label
+    assert main(["evaluate", str(tmp_path / "a.npz"), *words]) == 0
+    assert "--method auto" not in capsys.readouterr().out
+    words += ["--method", "isotonic", "--out", str(tmp_path / "c.json")]
+    np.savez(tmp_path / "a.npz", logits=SCORES[:12], labels=MANY[:12])
+    assert main(["calibrate", str(tmp_path / "a.npz"), *words]) == 0
+    said = capsys.readouterr().out
+    assert "was rejected and the scores stay" in " ".join(said.split())
+    assert "--method auto" not in said
+
+
 def test_multilabel_figures(tmp_path):
     np.savez(tmp_path / "a.npz", logits=SCORES, labels=MANY)
     found = evaluated(tmp_path, tmp_path / "a.npz", "--task", "multilabel")

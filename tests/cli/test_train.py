@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from avuc.calibration import Calibrator
 from avuc.cli import app
 from avuc.cli.train import COMMAND
 from avuc.core.errors import InputError
 from avuc.methods import METHODS
+from avuc.nets import mlp
 from avuc.study.recipe.load import load_training
+from avuc.train import Calibrated
 
 RECIPE = """
 [data]
@@ -116,8 +119,13 @@ def test_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert "network: 1 epochs" in said[1]
         assert "posterior: 2 epochs" in said[2]
         temperature = Calibrator.load(out / "calibrator.json").temperature_
-        assert said[3:] == [f"temperature {temperature:.4f}, from 200 held-out images", f"wrote {out}"]
-    assert sorted(path.name for path in out.iterdir()) == ["calibrator.json", "first", "second"]
+        load = f"avuc.train.Calibrated.load('{out}/model.safetensors', net)"
+        wrote = f"wrote {out}; in Python: {load}.predict(images)"
+        assert said[3:] == [f"temperature {temperature:.4f}, from 200 held-out images", wrote]
+    assert sorted(path.name for path in out.iterdir()) == ["calibrator.json", "first", "model.safetensors", "second"]
+    model = Calibrated.load(out / "model.safetensors", mlp(10, (28, 28, 1), hidden=(16,)))
+    assert model.calibrator.temperature_ == temperature
+    assert model.predict(torch.zeros(2, 28, 28, 1, dtype=torch.uint8), samples=2).probs.shape == (2, 10)
     for name, epochs in (("first", 1), ("second", 2)):
         assert len((out / name / "log.jsonl").read_text().splitlines()) == epochs
         assert (out / name / f"checkpoint-{epochs:06d}.safetensors").exists()

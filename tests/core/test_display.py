@@ -18,7 +18,9 @@ from avuc.core.display import html_table
 from avuc.core.errors import MissingExtra
 from avuc.evaluation import Comparison, EvaluationResult, compare, evaluate
 from avuc.evaluation.files import read_scores
+from avuc.methods import Vanilla
 from avuc.predictions import MultiLabelPredictions
+from avuc.train import Calibrated, TrainSettings, fit
 
 
 def sample(rows: int = 60) -> Predictions:
@@ -68,6 +70,20 @@ class Cells(HTMLParser):
 def test_predictions_are_one_line(predictions: Predictions, expected: str) -> None:
     assert repr(predictions) == expected
     assert expected in Cells(predictions._repr_html_()).texts
+
+
+def test_a_training_is_one_line() -> None:
+    """It was the whole network, several times, and every epoch."""
+    data = torch.zeros(8, 2), torch.arange(8) % 2
+    settings = TrainSettings(epochs=1, milestones=(), factors=())
+    fitted = fit(Vanilla(), torch.nn.Linear(2, 2), data, settings=settings, progress=False)
+    nll, accuracy, seconds = fitted.history[-1]["nll"], fitted.history[-1]["accuracy"], fitted.seconds
+    line = f"epochs=1, nll={nll:.4g}, accuracy={accuracy:.4g}, seconds={seconds:.4g})"
+    assert repr(fitted) == f"Fitted(models=1, posterior=DeterministicPosterior, {line}"
+    scaler = TemperatureScaling().fit(np.eye(2)[[0, 1, 0, 1]] - 0.5, [0, 1, 0, 0])
+    temperature = f"calibrator=TemperatureScaling, temperature={scaler.temperature_:.4g})"
+    assert repr(Calibrated(fitted.posterior, scaler)) == f"Calibrated(posterior=DeterministicPosterior, {temperature}"
+    assert "epochs" in Cells(fitted._repr_html_()).texts
 
 
 def test_html_is_escaped() -> None:

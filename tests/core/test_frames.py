@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.sparse import csr_matrix
 
 import avuc
@@ -110,6 +111,16 @@ def test_a_series_of_lists_is_one_row_each() -> None:
 def test_a_sparse_matrix_has_a_remedy() -> None:
     with pytest.raises(InputError, match=r"probabilities must be an array or a tensor, found csr_matrix: give \.toarr"):
         avuc.metrics.ece(csr_matrix(PROBS.to_numpy()), LABELS)
+
+
+def test_outputs_of_transformers_have_a_remedy() -> None:
+    transformers = pytest.importorskip("transformers")
+    output = transformers.modeling_outputs.SequenceClassifierOutput(logits=torch.zeros(2, 3))
+    with pytest.raises(InputError, match=r"logits must be .*, found SequenceClassifierOutput: give \.logits"):
+        avuc.Predictions.from_logits(output, [0, 1])
+    pair = transformers.EvalPrediction(predictions=np.zeros((2, 3)), label_ids=np.array([0, 1]))
+    with pytest.raises(InputError, match=r"found EvalPrediction: give \.predictions, and \.label_ids as labels"):
+        avuc.TemperatureScaling().fit(pair, [0, 1])
 
 
 def test_one_vs_rest_scores_have_a_remedy() -> None:

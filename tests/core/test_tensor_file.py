@@ -130,6 +130,13 @@ def test_hostile_files_are_one_clear_error(name: str, tmp_path: Path) -> None:
         read_tensors(path)
 
 
+def test_a_file_of_another_format_is_told_apart_from_a_damaged_one(tmp_path: Path) -> None:
+    path = tmp_path / "test.csv"
+    path.write_text("label,prob_cat,prob_dog\n0,0.5,0.5\n")
+    with pytest.raises(InputError, match=r"test.csv: not a .safetensors file: .*; give a file that save\(\) wrote"):
+        read_tensors(path)
+
+
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(InputError, match="cannot be read"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from avuc import metrics
+from avuc.core.errors import InputError
 from avuc.evaluation import EvaluationResult, evaluate, metric_values
 from avuc.metrics.statistics import prediction_statistics
 from avuc.predictions import Predictions
@@ -54,3 +55,8 @@ def test_evaluate_reports_these_values():
         values.mean_confidence,
     )
     assert result.mutual_information == values.mutual_information > 0
+
+
+def test_a_file_in_place_of_arrays():
+    with pytest.raises(InputError, match=r"test.csv: .* the command 'avuc evaluate test.csv' reads"):
+        evaluate("test.csv")

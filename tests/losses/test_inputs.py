@@ -96,6 +96,22 @@ def test_labels_in_one_column_are_named() -> None:
         avuc_loss(logits, labels[:, None], 0.5)
 
 
+def test_class_weights_in_place_of_weights_of_predictions() -> None:
+    logits, labels = batch()
+    with pytest.raises(InputError, match=r"found 4 weights .*; of class weights give class_weights\[labels\]"):
+        avuc_loss(logits, labels, 0.5, weights=torch.ones(4))
+
+
+def test_what_to_do_about_labels_from_1_and_classes_at_the_end() -> None:
+    logits, labels = batch()
+    with pytest.raises(InputError, match="labels that start at 1 need labels - 1"):
+        avuc_loss(logits, labels.clamp(max=3) + 1, 0.5)
+    with pytest.raises(InputError, match="if 255 means no label, pass ignore_index=255 or make it -100"):
+        avuc_loss(logits, labels.masked_fill(labels == 0, 255), 0.5)
+    with pytest.raises(InputError, match=r"the classes last for labels \(2, 3\): pass class_dim=-1 .*movedim\(-1, 1\)"):
+        avuc_loss(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.long), 0.5)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("bad", [-1, 4, 255, -101])
 def test_labels_out_of_range_beside_ignored_ones(bad: int, variant: Any) -> None:

@@ -345,10 +345,21 @@ def test_nan_that_a_compiled_step_gathered_is_an_error() -> None:
     assert module.threshold.item() == pytest.approx(midpoint([batch(0)]), rel=1e-6)
 
 
+def test_it_shows_its_settings() -> None:
+    module = AvUCLoss(beta=2, warmup_epochs=1)
+    assert repr(module) == "AvUCLoss(beta=2, variant='monotone', threshold=not learned yet)"
+    module(*batch())
+    module.epoch_end()
+    assert repr(module) == f"AvUCLoss(beta=2, variant='monotone', threshold={float(module.threshold):.4g})"
+
+
 def test_probabilities_in_place_of_logits_are_reported() -> None:
     logits, labels = batch()
     with pytest.warns(UserWarning, match="like probabilities; pass logits"):
         AvUCLoss(warmup_epochs=1)(logits.softmax(-1), labels)
+    with pytest.warns(UserWarning, match="like probabilities; pass logits") as caught:
+        AvUCLoss(threshold=0.5)(logits.softmax(-1), labels)
+    assert caught[0].filename == __file__
     AvUCLoss(warmup_epochs=1)(logits.log_softmax(-1), labels)  # log-probabilities are logits
     AvUCLoss(warmup_epochs=1)(torch.ones(3, 1), torch.zeros(3, dtype=torch.long))
 

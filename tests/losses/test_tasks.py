@@ -218,7 +218,7 @@ REFUSED: dict[str, tuple[Tensor, Tensor, dict[str, Any], str]] = {
     "classes": (torch.zeros(4, 3), torch.zeros(4, dtype=torch.long), {"task": "binary"}, "one number per label"),
     "unknown task": (torch.zeros(4), torch.zeros(4, dtype=torch.long), {"task": "regression"}, "multiclass, binary"),
     "no such dimension": (torch.zeros(4, 3), torch.zeros(4, dtype=torch.long), {"class_dim": 5}, "class_dim"),
-    "classes elsewhere": (torch.zeros(4, 5, 3), torch.zeros(4, 5, dtype=torch.long), {}, "found scores"),
+    "classes elsewhere": (torch.zeros(4, 5, 3), torch.zeros(4, 5, dtype=torch.long), {}, "the classes last for labels"),
     "whole numbers": (torch.zeros(4, dtype=torch.long), torch.zeros(4, dtype=torch.long), {}, "floating point"),
     "class_dim of many": (
         torch.zeros(4, 3),

@@ -74,6 +74,12 @@ class Own:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no posterior": (lambda: predict("net", images()), "a network .nn.Module.*found str, which has no draw"),
     "a class": (lambda: predict(nn.Linear, images()), "found the class Linear"),
+    "a training": (lambda: predict(SimpleNamespace(posterior=one(net())), images()), "num_draws; pass its .posterior"),
+    "weights": (lambda: predict(net().state_dict(), images()), r"found OrderedDict.*; load .*net.load_state_dict"),
+    "a table of numbers": (
+        lambda: predict(nn.Linear(4, 2), torch.zeros(3, 5)),
+        r"the network cannot take inputs \(3, 5\) torch.float32 .*; give them the shape and type .* takes$",
+    ),
     "nothing at all": (lambda: predict(None, images()), "found NoneType"),
     "no networks": (lambda: predict([], images()), "at least one network"),
     "a list of other things": (lambda: predict([net(), "net"], images()), "found str"),
@@ -89,7 +95,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "other channels": (lambda: predict(one(net(1)), images()), r"cannot take images \(6, 12, 12, 3\) torch.uint8"),
     "float64": (
         lambda: predict(one(net()), as_input(images()).double()),
-        r"float64 .*its weights are float32: convert the images with .to\(torch.float32\)",
+        r"float64 .*its weights are float32: convert them with .to\(torch.float32\)",
     ),
     "float64, array": (lambda: predict(one(net()), as_input(images()).double().numpy()), "its weights are float32"),
     "whole numbers": (lambda: predict(one(net()), as_input(images()).long()), "its weights are float32.*or pass uint8"),

@@ -309,8 +309,12 @@ def test_uint8_images() -> None:
                 predict(model, source)
     scaled = predict(foreign, images, labels, inputs=lambda x: (x.permute(0, 3, 1, 2) / 255, None))
     same(scaled, predict(foreign, images.permute(0, 3, 1, 2) / 255, labels))
-    foreign.takes_bytes = True
+    dropping = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))  # of_own_layers read bytes as if / 255
+    with pytest.raises(InputError, match="not told how to scale them"):
+        predict(DropoutPosterior.of_own_layers(dropping), images, samples=2)
+    foreign.takes_bytes = dropping.takes_bytes = True
     same(predict(foreign, images, labels), scaled)
+    assert len(predict(DropoutPosterior.of_own_layers(dropping), images, samples=2, progress=False)) == len(images)
     assert predict(nn.Embedding(256, 3), torch.randint(20, (5,)), [0, 1, 2, 0, 1]).probs.shape == (5, 3)
 
 

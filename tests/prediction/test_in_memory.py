@@ -100,7 +100,12 @@ def test_float_images_and_mappings() -> None:
         ((IMAGES.movedim(3, 1), LABELS), "have the channels first"),
         ((FLOATS, np.array(["ash", "oak"])[LABELS % 2]), r"data: labels must be class indices, found text \('ash'\)"),
         (DataLoader([(torch.zeros(2), "oak")] * 4), r"data: labels must be class indices, found text \('oak'\)"),
-        (DataLoader(TensorDataset(FLOATS, FLOATS, LABELS)), r"found list of 3 .*; for several inputs use a mapping"),
+        (DataLoader(TensorDataset(FLOATS, FLOATS, LABELS)), r"found list of 3 .*; let the data yield pairs"),
+        (
+            DataLoader([{"x": torch.zeros(2), "labels": 0, "path": "a.png"}]),
+            r"batch\['path'\] must be a tensor.*let",
+        ),
+        ((FLOATS, LABELS[:, None].expand(-1, 3).float()), "for independent labels, train in a loop of your own"),
         (DataLoader([(np.zeros(k), 0) for k in (2, 3)]), "data: batches of different shapes"),
     ],
 )
@@ -108,3 +113,12 @@ def test_what_cannot_be_read_is_one_line(data: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         fit(Vanilla(), make_net, data, settings=SETTINGS, progress=False)
     assert "\n" not in str(caught.value)
+
+
+def test_a_table_is_told_how_to_become_an_array() -> None:
+    pandas = pytest.importorskip("pandas")
+    table, line = pandas.DataFrame({"age": [30, 40]}), r"found DataFrame; pass table.to_numpy\(\).astype\('float32'\)"
+    with pytest.raises(InputError, match=line):
+        fit(Vanilla(), nn.Linear(1, 2), (table, torch.tensor([0, 1])), settings=SETTINGS, progress=False)
+    with pytest.raises(InputError, match=line):
+        predict(nn.Linear(1, 2), table, progress=False)

@@ -212,6 +212,19 @@ def test_the_verdict_finds_the_class_that_gets_too_much_probability():
     assert "one class" not in " ".join(compared_verdict(repaired))
 
 
+def test_the_verdict_explains_figures_that_get_worse_with_right_probabilities():
+    """UCE of an overconfident model may be near 0, and rises to that of a calibrated one."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 600)
+    logits = 3 * (rng.normal(size=(600, 4)) + 1.5 * np.eye(4)[labels])
+    _, compared = compare(logits, "temperature", labels=labels, replicates=200)
+    assert compared.change["nll"][2] < 0 < compared.change["uce"][1]
+    (line,) = [line for line in compared_verdict(compared) if line.startswith("Worse, although NLL gets better: UCE")]
+    assert line.endswith("Judge the calibrator by NLL, Brier score and ECE.")
+    _, unchanged = compare(logits / 3, "temperature", labels=labels, replicates=200)
+    assert not any("although" in line for line in compared_verdict(unchanged))
+
+
 @pytest.mark.parametrize("replicates", [200, 0])
 @pytest.mark.parametrize("scale", [1, 3])
 def test_the_verdict_on_a_rare_class_does_not_blame_noise(scale, replicates):

@@ -225,6 +225,7 @@ def test_a_calibrator_that_does_harm_is_not_used(weighted):
     with pytest.warns(CalibrationWarning) as caught:
         model = CalibratedClassifier(Honest(), Harmful()).fit(probs, y, **weight)
     assert any("worse than leaving the scores alone: NLL rises" in str(each.message) for each in caught)
+    assert any("(keep_worse=True keeps it; method='auto' looks for one" in str(each.message) for each in caught)
     assert model.check_.worse
     np.testing.assert_allclose(model.predict_proba(probs), probs, atol=1e-9)
     kept = CalibratedClassifier(Honest(), Harmful(), keep_worse=True)

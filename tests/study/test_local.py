@@ -296,6 +296,8 @@ def test_dry_run(recipe_file, tmp_path, capsys, monkeypatch):
     assert "4 models to train (5 networks), 7 test sets, 49 evaluations" in said
     # 350 images × 4 epochs × 5 networks; (2·150 + 5·120 + 120 outside) × (1 + 2 + 4 + 4) draws
     assert "7,000 examples through training, 11,220 forward passes" in said
+    assert "at least " in said  # the demo took ten times as long as the forward passes alone
+    assert "Shifts, metrics and small batches come on top" in said
     assert list(tmp_path.iterdir()) == []
     assert main(["study", "imagenet-paper", "--dry-run", "--device", "cpu", "--set", "data.root=nowhere"]) == 0
     assert "no estimate of its time: nowhere" in capsys.readouterr().out

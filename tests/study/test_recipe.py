@@ -82,6 +82,17 @@ calibrator = "temperature"
 """
 
 
+@pytest.mark.parametrize("load", [module.load_recipe, module.load_training])
+def test_a_recipe_that_is_not_there_names_its_neighbours(load, tmp_path):
+    """A path was compared with the names of the recipes that come with avuc."""
+    with pytest.raises(InputError, match=r"\(No such file or directory\); give a .toml file$"):
+        load(tmp_path / "study.toml")
+    (tmp_path / "recipe.toml").write_text("")
+    hint = f"did you mean '{tmp_path}/recipe.toml'\\? There are {tmp_path}/recipe.toml$"
+    with pytest.raises(InputError, match=hint):
+        load(tmp_path / "study.toml")
+
+
 def test_old_keys_are_read_and_named_once(tmp_path, capsys):
     (tmp_path / "old.toml").write_text(OLD)
     new = OLD

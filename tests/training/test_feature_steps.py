@@ -17,8 +17,9 @@ from avuc.train import TrainSettings, fit, fit_many
 from avuc.training import feature_steps as module
 from avuc.training import fit as loop
 from avuc.training.feature_steps import FeatureSteps
+from avuc.training.fitted import Fitted
 from avuc.training.model_trainer import ModelTrainer
-from avuc.training.run import Fitted, Job
+from avuc.training.run import Job
 
 SETTINGS: dict[str, Any] = {
     "epochs": 3,

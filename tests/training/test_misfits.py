@@ -48,7 +48,7 @@ def train(net: Any, inputs: Any = X, labels: Tensor = LABELS, method: Method | N
         (nn.Linear(5, 3).double(), X, LABELS, r"its weights are torch.float64: .*\.to\(torch.float64\)$"),
         (nn.Linear(5, 3), (10 * X).long(), LABELS, r"torch.int64 .*\.to\(torch.float32\)$"),
         (nn.Linear(4, 3), X, LABELS, "shapes cannot be multiplied.*give the inputs in the shape and type"),
-        (nn.Linear(5, 3), {"x": X}, LABELS, "unexpected keyword argument 'x'.*names of the network's arguments"),
+        (nn.Linear(5, 3), {"x": X}, LABELS, "unexpected keyword argument 'x'.*named like the network's arguments"),
         (nn.Linear(5, 1), X, LABELS % 2, r"one logit for each row, \(8, 1\).*give it two outputs"),
         (nn.Sequential(nn.Linear(5, 1), nn.Flatten(0)), X, LABELS % 2, r"one logit for each row, \(8,\)"),
         (
@@ -125,6 +125,13 @@ def test_an_object_with_logits(method: Method) -> None:
     assert len(predict(one.posterior, X, LABELS, samples=2, progress=False)) == 20
 
 
+class Wide(nn.Linear):
+    """A class where a network is expected: it would take the generator for its width."""
+
+    def __init__(self, width: int = 5) -> None:
+        super().__init__(width, 3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -133,8 +140,13 @@ def test_an_object_with_logits(method: Method) -> None:
         ({"objective": "avuc"}, r"objective must be an instance, such as .*Objective\(\"avuc\"\); found 'avuc'"),
         ({"settings": {"epochs": 1}}, r"settings must be an instance, .*; found \{'epochs': 1\}"),
         ({"net": None}, "net must be a network, or a function that makes one; found NoneType"),
-        ({"net": lambda: nn.Linear(5, 3)}, "a function of one argument, a torch.Generator"),
-        ({"net": nn.Linear}, "a function of one argument, a torch.Generator.*out_features"),
+        ({"net": lambda: nn.Linear(5, 3)}, "cannot be called with a torch.Generator.*lambda generator: MyNet"),
+        ({"net": nn.Linear}, "cannot be called with a torch.Generator.*out_features"),
+        (
+            {"net": Wide},
+            "the first argument of the class Wide is width=5; pass a network, or a function",
+        ),
+        ({"net": lambda outputs: nn.Linear(5, outputs)}, "net, called with a torch.Generator: .*; pass a network, or"),
         ({"net": lambda generator: None}, r"net must return a network \(nn.Module\), found NoneType"),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from avuc.calibration.layouts import binary_logits_from_probs
-from avuc.core.arrays import as_tensor
+from avuc.core.arrays import as_tensor, range_remedy
 from avuc.core.errors import InputError
 from avuc.core.probabilities import check_probs, looks_like
 from avuc.core.tasks import REGRESSION
@@ -38,9 +38,11 @@ def as_logits(logits: Any, *, peek: bool = True) -> Tensor:
     if tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(f"logits must be real numbers; found {tensor.dtype}")
     if tensor.ndim not in (2, 3):
-        raise InputError(f"logits must be (rows, classes) or (draws, rows, classes); found shape {tuple(tensor.shape)}")
+        raise InputError(
+            f"logits must be (rows, classes) or (samples, rows, classes); found shape {tuple(tensor.shape)}"
+        )
     if 0 in tensor.shape:
-        raise InputError(f"logits are empty: shape {tuple(tensor.shape)}; at least one draw, row and class is needed")
+        raise InputError(f"logits are empty: shape {tuple(tensor.shape)}; at least one sample, row and class is needed")
     if tensor.dtype not in (torch.float32, torch.float64):
         tensor = tensor.to(torch.float64 if tensor.dtype in (torch.int32, torch.int64) else torch.float32)
     looks = looks_like(tensor) if peek else None
@@ -63,7 +65,7 @@ def as_labels(labels: Any, logits: Tensor) -> Tensor:
         hint = ""
         if logits.ndim == 3 and tensor.ndim == 1 and len(tensor) == len(logits):
             remedy = "logits[..., 0]" if classes == 1 else "logits.swapaxes(0, 1)"
-            hint = f" (logits {tuple(logits.shape)} are read as (draws, rows, classes): pass {remedy})"
+            hint = f" (logits {tuple(logits.shape)} are read as (samples, rows, classes): pass {remedy})"
         raise InputError(
             f"labels must be one class number for each of {rows} rows; found shape {tuple(tensor.shape)}{hint}"
         )
@@ -72,7 +74,8 @@ def as_labels(labels: Any, logits: Tensor) -> Tensor:
         raise InputError(f"labels must be whole class numbers; found fractions or NaN: {REGRESSION}")
     low, high = int(whole.min()), int(whole.max())
     if low < 0 or high >= classes:
-        raise InputError(f"labels must be 0 … {classes - 1} for {classes} classes; found {low} … {high}")
+        remedy = range_remedy(low, high, classes)
+        raise InputError(f"labels must be 0 … {classes - 1} for {classes} classes; found {low} … {high}{remedy}")
     return whole
 
 

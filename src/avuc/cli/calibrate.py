@@ -39,6 +39,22 @@ The saved calibrator is fitted on all rows. The metrics before and after come fr
 into --folds parts, and each part is calibrated by a fit on the other parts. If these metrics are worse than without
 a calibrator, it is rejected and the scores stay unchanged; --keep-worse keeps it.
 
+methods:
+  auto               chosen by cross-validation; a good start
+  temperature        one number; the predicted classes do not change
+  cautious           a slightly higher temperature, for data that may shift
+  smoothed           a temperature for probabilities with zeros, such as those of forests
+  vector             one scale and one bias per class
+  structured-vector  the same, regularised
+  matrix             structured matrix scaling
+  dirichlet          Dirichlet calibration
+  venn-abers         Venn-Abers calibration of each class, for thousands of rows
+  isotonic           isotonic regression of each class
+  histogram          histogram binning of each class
+  ets                a mixture of a temperature, no temperature and the uniform distribution
+  avuts              the temperature with the best accuracy versus uncertainty
+  auavuts            the same without a threshold
+
 Pixels of one image, tokens of one sentence and rows of one patient are not independent. For dense scores, the unit is
 therefore the image or the sentence; in other files, --group names the column with the unit. Units are held out as a
 whole, and the intervals count units instead of rows.
@@ -57,14 +73,8 @@ def arguments(parser: Parser) -> None:
         "--method",
         choices=(*CALIBRATOR_NAMES, "auto"),
         required=True,
-        help="auto: chosen by cross-validation, a matrix or a mixture; temperature: maximum likelihood; "
-        "cautious: a slightly higher temperature, for data that may shift; "
-        "avuts: accuracy versus uncertainty; auavuts: the same without a threshold; "
-        "vector: one scale and one bias per class; smoothed: temperature with Laplace smoothing; "
-        "ets: a mixture of temperature, no temperature and uniform; isotonic: isotonic regression of each class; "
-        "histogram: histogram binning of each class; matrix: structured matrix scaling; "
-        "structured-vector: structured vector scaling; dirichlet: Dirichlet calibration; "
-        "venn-abers: Venn-Abers calibration of each class",
+        metavar="NAME",
+        help="auto, temperature or another name of the list above",
     )
     parser.add_argument("--out", metavar="CAL.json", required=True, help="file for the fitted calibrator")
     add_group_option(parser)

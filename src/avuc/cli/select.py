@@ -80,7 +80,9 @@ def run(args: Namespace) -> int:
         possible = "" if fitted.answered_ else _possible(classifier, file, groups)
         held_out = held_out_check(classifier, file, args.seed, groups)
         if held_out is not None:
-            lines.append(f"On a held-out half, after a fit on the other half: {held_out.sentence}")
+            none = "no row is answered: half of the rows are too few for this limit."
+            found = held_out.sentence if held_out.answered else none
+            lines.append(f"On a held-out half, after a fit on the other half: {found}")
             document["held_out"] = held_out.as_json()
     lines.append(_promise(fitted))
     if not fitted.answered_:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from avuc.cli.command import Command, Namespace, Parser
@@ -13,7 +14,7 @@ from avuc.core.errors import InputError
 if TYPE_CHECKING:
     from avuc.data import Dataset
     from avuc.study.recipe.parser import TrainingRecipe
-    from avuc.training.run import Fitted
+    from avuc.training.fitted import Fitted
 
 TEXT = """\
 Train one model from a recipe: a TOML file with the tables [data], [net], [method], [objective] and [train].
@@ -28,7 +29,8 @@ takes only epochs and flip from [train]; set flip = false if a mirrored image me
   [objective]  kind = "avuc", variant = "monotone", beta = 3.0, …
   [train]      epochs = 20, batch_size = 107, …
 
-Checkpoints and log.jsonl go to --out. The default writes them to the folders first and second, next to calibrator.json.
+Checkpoints and log.jsonl go to --out. The default writes them to the folders first and second, next to calibrator.json
+and model.safetensors, which avuc.train.Calibrated.load reads in Python.
 If the training is interrupted, the same command resumes it."""
 EXAMPLES = """\
 examples:
@@ -118,7 +120,9 @@ def run_default(args: Namespace, recipe: TrainingRecipe, device: str) -> None:
     show("first, the network", fitted.network_fit)
     show("second, its posterior", fitted.posterior_fit)
     console.line(f"temperature {fitted.calibrator.temperature_:.4f}, from {len(validation)} held-out images")
-    console.line(f"wrote {args.out}")
+    path = Path(args.out) / "model.safetensors"
+    fitted.save(path)
+    console.line(f"wrote {args.out}; in Python: avuc.train.Calibrated.load({str(path)!r}, net).predict(images)")
 
 
 def show(name: str, fitted: Fitted) -> None:

@@ -78,6 +78,17 @@ def text_remedy(array: Array, name: str) -> str:
     return "; give class numbers in the order of the scores, for scikit-learn np.searchsorted(model.classes_, labels)"
 
 
+def range_remedy(low: float, high: float, classes: int) -> str:
+    """Return advice for labels that are out of range in one of the two usual ways; "" for others.
+
+    >>> range_remedy(1, 3, 3), range_remedy(0, 255, 3)
+    ('; labels that start at 1 need labels - 1', '; if 255 means no label, pass ignore_index=255 or make it -100')
+    """
+    if low == 1 and high == classes:
+        return "; labels that start at 1 need labels - 1"
+    return "; if 255 means no label, pass ignore_index=255 or make it -100" if high == 255 else ""
+
+
 def _described(array: Array) -> str:
     first = array.reshape(-1)[:1].tolist()
     if first and isinstance(first[0], str):

@@ -10,8 +10,13 @@ import numpy as np
 from avuc.core.errors import InputError
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# what to do with objects that np.asarray does not unpack
-UNPACK = {"toarray": ": give .toarray()", "collect": ": give .collect()"}
+# what to do with objects that np.asarray does not unpack, by an attribute; the last two are of Transformers
+UNPACK = {
+    "toarray": ": give .toarray()",
+    "collect": ": give .collect()",
+    "logits": ": give .logits",
+    "label_ids": ": give .predictions, and .label_ids as labels",
+}
 
 
 def numbers_of(values: Any, array: Array) -> Array:
@@ -37,7 +42,7 @@ def numbers_of(values: Any, array: Array) -> Array:
 
 
 def unpack_remedy(values: Any) -> str:
-    """Return what to do with sparse matrices and lazy tables; "" for anything else.
+    """Return what to do with sparse matrices, lazy tables and outputs of Transformers; "" for anything else.
 
     >>> unpack_remedy(np.zeros(3))
     ''

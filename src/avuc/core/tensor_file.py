@@ -186,6 +186,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _bad(path: str | Path, problem: str) -> NoReturn:
+    if Path(path).suffix.lower() != ".safetensors":
+        raise InputError(
+            f"{path}: not a .safetensors file: it {problem}; give a file that save() wrote ('avuc evaluate' reads "
+            "tables and NumPy files)"
+        )
     raise InputError(f"{path}: not a valid .safetensors file: it {problem}; write it again or fetch a whole copy")
 
 

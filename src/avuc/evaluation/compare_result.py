@@ -122,6 +122,7 @@ def rejected(fitted: Comparison) -> Comparison:
     warning = (
         f"{fitted.check.warnings[0]}. The calibrator fitted{temperature} was rejected and the scores stay unchanged "
         "(temperature 1); --keep-worse (in Python keep_worse=True) keeps the fitted calibrator"
+        + ("" if fitted.method == "auto" or fitted.before.per_label else "; --method auto looks for one that helps")
     )
     return replace(
         fitted,

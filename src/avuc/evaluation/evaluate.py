@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,8 @@ def evaluate(
 
 
 def _as_predictions(probs: Any, labels: Any, class_dim: int | None, ignore_index: int | None) -> Predictions:
+    if isinstance(probs, str | Path):
+        raise InputError(f"{probs}: evaluate takes arrays; the command 'avuc evaluate {probs}' reads files")
     if labels is None:
         raise InputError("evaluate needs Predictions, or probabilities with labels: evaluate(probs, labels)")
     if isinstance(probs, Predictions | MultiLabelPredictions):

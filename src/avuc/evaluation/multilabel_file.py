@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,13 +75,15 @@ def evaluate_multilabel(
     known = labels != -100
     positives = ((labels == 1).sum(0).double() / known.sum(0).clamp(min=1)).numpy()
     decisions = _decisions(file.draws(), labels, raw.expected_entropy, raw.draws)
-    return MultiLabelEvaluation(
-        file.names,
-        evaluate(decisions, threshold=threshold, bins=bins, replicates=replicates, seed=seed),
-        multilabel(probs, labels, threshold=threshold, bins=bins),
-        positives,
-        len(labels),
-    )
+    result = evaluate(decisions, threshold=threshold, bins=bins, replicates=replicates, seed=seed)
+    each = multilabel(probs, labels, threshold=threshold, bins=bins)
+    return MultiLabelEvaluation(file.names, _of_labels(result, file.names, each), each, positives, len(labels))
+
+
+def _of_labels(result: EvaluationResult, names: tuple[str, ...], each: MultiLabelMetrics) -> EvaluationResult:
+    """Return the result over all decisions with the metrics of each label."""
+    per_label = {name: values.tolist() for name, values in each.per_label.items()}
+    return replace(result, per_label=per_label, macro=each.macro, label_names=names)
 
 
 def compare_multilabel(
@@ -142,13 +144,19 @@ def compare_multilabel(
         groups=images_or_groups(decisions.shape, decisions.positions, len(decisions)),
         **options,
     )
+    first, then = (multilabel(_mean(probs), labels, **options) for probs in (before, after))
+    result = replace(
+        result,
+        before=_of_labels(result.before, file.names, first),
+        after=_of_labels(result.after, file.names, then),
+    )
     if result.check.worse and keep_worse:
         result = with_warning(result)
     elif result.check.worse:
         calibrator.reset()
-        result, after = rejected(result), before
-    document = label_json(file.names, multilabel(_mean(after), labels, **options))
-    document["per_label_before"] = label_json(file.names, multilabel(_mean(before), labels, **options))["per_label"]
+        result, then = rejected(result), first
+    document = label_json(file.names, then)
+    document["per_label_before"] = label_json(file.names, first)["per_label"]
     document["temperatures"] = dict(zip(file.names, calibrator.temperature_.tolist(), strict=True))
     return calibrator, result, document
 

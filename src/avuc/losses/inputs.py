@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from avuc.core.arrays import range_remedy
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.core.probabilities import are_probs, check_probs, looks_like
 
@@ -100,6 +101,12 @@ def check_shapes(scores: Tensor, labels: Tensor) -> int:
                 "avuc: labels must be integers, class indices of shape (N); found one-hot or soft labels of shape "
                 f"{tuple(labels.shape)}: use labels.argmax(-1), or task='multilabel' for independent labels"
             )
+        if labels.ndim > 1 and scores.shape[:-1] == labels.shape and scores.shape[-1] > 0:
+            raise InputError(
+                f"avuc: scores {tuple(scores.shape)} have the classes last for labels {tuple(labels.shape)}: pass "
+                "class_dim=-1 to the loss; where it has no class_dim, as in fit, let the network return "
+                "logits.movedim(-1, 1)"
+            )
         raise InputError(
             "avuc: scores (N, C) or (S, N, C) go with labels (N), and (N, C, *spatial) or (S, N, C, *spatial) with "
             f"(N, *spatial); found scores {tuple(scores.shape)} and labels {tuple(labels.shape)}"
@@ -122,7 +129,10 @@ def label_weights(
         if not isinstance(weights, Tensor):
             raise InputError(f"avuc: weights must be a tensor; found {type(weights).__name__}: use torch.as_tensor")
         if weights.numel() != labels.numel():
-            raise InputError(f"avuc: one weight per label; found {weights.numel()} weights for {labels.numel()} labels")
+            remedy = "; of class weights give class_weights[labels]" if weights.numel() == num_classes else ""
+            raise InputError(
+                f"avuc: one weight per label; found {weights.numel()} weights for {labels.numel()} labels{remedy}"
+            )
         weights = weights.reshape(-1).to(labels.device, dtype)
         if may_synchronise(weights) and weights.numel():
             low, high = _extremes(weights)
@@ -143,6 +153,7 @@ def refuse_labels(labels: Tensor, num_classes: int, ignore_index: int) -> None:
         low, high = _extremes(labels)
         raise InputError(
             f"avuc: labels must be 0 … {num_classes - 1} (or ignore_index={ignore_index}); found {low} … {high}"
+            + range_remedy(low, high, num_classes)
         )
 
 

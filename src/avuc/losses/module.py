@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from avuc.core.caller import warn_caller
 from avuc.core.data_parallel import Group, sum_over_ranks, world_size
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.core.tasks import TASKS
@@ -140,6 +141,10 @@ class AvUCLoss(WarmupState):
         self._progress = watched(self, Progress(self.warmup_epochs, warmup_steps))
         self._set_warming_up()
 
+    def extra_repr(self) -> str:
+        threshold = "not learned yet" if self._warming_up else f"{float(self.threshold):.4g}"
+        return f"beta={self.beta:g}, variant={self.variant!r}, threshold={threshold}"
+
     @property
     def warming_up(self) -> bool:
         """Whether the threshold is still being learned."""
@@ -159,10 +164,18 @@ class AvUCLoss(WarmupState):
         """
         original_logits = logits
         logits, labels = standard_layout(logits, labels, self.task, self.class_dim)
+        if self.training and not (torch.compiler.is_compiling() or self._looked):
+            self._looked = True
+            # rows [0, z] that were built from binary logits may look like probabilities
+            if logits is original_logits and look_like_probs(logits, labels):
+                warn_caller(
+                    "AvUCLoss: every row of the logits is non-negative and sums to 1, like probabilities; pass logits, "
+                    "before the softmax"
+                )
         if self._warming_up:
             if self.training:
                 self._note(batches=int(logits.requires_grad))
-                self._gather(logits, labels, weights, look=logits is original_logits)
+                self._gather(logits, labels, weights)
                 with outside_transforms():
                     self._count()
             dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -248,16 +261,9 @@ class AvUCLoss(WarmupState):
         return quadrants_of(statistics, self.threshold, self.variant)
 
     @torch.no_grad()
-    def _gather(self, logits: Tensor, labels: Tensor, weights: Tensor | None, *, look: bool) -> None:
+    def _gather(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         predictions = sample_statistics(logits, labels, self.uncertainty, self.ignore_index, weights)
         self._add(predictions.uncertainty, predictions.correct, predictions.weight)
-        # `look` is False for rows [0, z] that were built from binary logits: they may look like probabilities
-        if look and not torch.compiler.is_compiling() and self.steps == 0 and look_like_probs(logits, labels):
-            warnings.warn(
-                "AvUCLoss: every row of the logits is non-negative and sums to 1, like probabilities; pass logits, "
-                "before the softmax",
-                stacklevel=4,
-            )
 
     @torch.no_grad()
     def _add(self, uncertainty: Tensor, correct: Tensor, weight: Tensor) -> None:

@@ -31,6 +31,7 @@ class WarmupState(nn.Module):
     beta: float
     _warming_up: bool
     _progress: Progress | None
+    _looked: bool = False  # whether a batch was checked for probabilities in place of logits
 
     def reported(self) -> None:
         """Say that somebody else reports a warm-up that does not end."""

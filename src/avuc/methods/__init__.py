@@ -6,7 +6,7 @@ A method defines how to train (`build`, `logits`, `kl`, `epoch_end`) and the pos
 
 from __future__ import annotations
 
-from avuc.methods.dropout import Dropout
+from avuc.methods.dropout import Dropout, DropoutPosterior
 from avuc.methods.ensemble import Ensemble
 from avuc.methods.ll_dropout import LLDropout
 from avuc.methods.ll_svi import LLSVI
@@ -24,6 +24,7 @@ __all__ = [
     "SVI",
     "SWAG",
     "Dropout",
+    "DropoutPosterior",
     "Ensemble",
     "LLDropout",
     "Method",

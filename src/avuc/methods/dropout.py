@@ -113,10 +113,10 @@ class Dropout(Method):
 
 
 class DropoutPosterior(nn.Module):
-    """The posterior of a net made by `Dropout.build`: each sample has fixed dropout masks.
+    """A posterior of fixed dropout masks, one for each sample. For your own net: `DropoutPosterior.of_own_layers(net)`.
 
     Args:
-        net: a net with dropout hooks.
+        net: a net made by `Dropout.build`.
 
     >>> model = Dropout(rate=0.5).build(nn.Linear(8, 3))
     >>> f = DropoutPosterior(model).draw(torch.Generator().manual_seed(0))
@@ -126,7 +126,7 @@ class DropoutPosterior(nn.Module):
     """
 
     num_draws: int | None = None
-    takes_bytes = True  # uint8 images, scaled to [0, 1]
+    takes_bytes: bool = True  # uint8 images, scaled to [0, 1]
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -135,7 +135,10 @@ class DropoutPosterior(nn.Module):
 
     @classmethod
     def of_own_layers(cls, net: nn.Module) -> DropoutPosterior:
-        """Return the posterior of a net that was trained with its own nn.Dropout layers.
+        """Return the posterior of a net that was trained with its own nn.Dropout layers: Monte Carlo dropout.
+
+        Args:
+            net: the net; it gets hooks that do nothing outside this posterior.
 
         >>> net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 3))
         >>> DropoutPosterior.of_own_layers(net).draw(torch.Generator())(torch.rand(4, 8)).shape
@@ -148,7 +151,9 @@ class DropoutPosterior(nn.Module):
                 channels = type(layer) is not nn.Dropout
                 hook = DropoutHook(masks, index, layer.p, channels=channels, in_training=False)
                 layer.register_forward_pre_hook(hook)
-        return cls(net)
+        posterior = cls(net)
+        posterior.takes_bytes = False  # the user's network may expect another mean and scale; it can say so itself
+        return posterior
 
     def draw(self, generator: torch.Generator) -> MaskDraw:
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
-from avuc.core.arrays import as_array, as_tensor, text_remedy
+from avuc.core.arrays import as_array, as_tensor, range_remedy, text_remedy
 from avuc.core.errors import InputError
 from avuc.core.frames import check_same_rows
 from avuc.core.probabilities import BOTH_COLUMNS
@@ -191,6 +191,8 @@ def _checked_labels(labels: Any, rows: int, classes: int) -> Array:
         bad = low if low < 0 else high
         if classes == 1 and low >= 0 and high == 1:
             raise InputError(f"the probabilities have one column, but some labels are 1: {BOTH_COLUMNS}")
-        remedy = ": leave rows without a label out, with ignore_index=-1" if low == -1 and high < classes else ""
+        remedy = range_remedy(low, high, classes)
+        if low == -1 and high < classes:
+            remedy = "; leave rows without a label out, with ignore_index=-1"
         raise InputError(f"labels must be in 0…{classes - 1} for {classes} classes, found {bad}{remedy}")
     return targets.astype(np.int64, copy=False)

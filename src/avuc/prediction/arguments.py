@@ -101,7 +101,7 @@ class Arguments:
         """Describe the arguments for a message."""
         only = self.only
         if only is not None:
-            return f"images {tuple(only.shape)} {only.dtype}"
+            return f"{'images' if only.ndim == 4 else 'inputs'} {tuple(only.shape)} {only.dtype}"
         values = [*((f"argument {position}", value) for position, value in enumerate(self.args)), *self.named()]
         return ", ".join(
             f"{name} {tuple(value.shape)} {value.dtype}" if isinstance(value, Array) else f"{name} {_kind(value)}"

@@ -190,6 +190,7 @@ def explanation(error: Exception, posterior: object, data: Arguments) -> InputEr
     floats = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     devices = {str(tensor.device) for tensor in tensors}
     input_dtype = None if data.only is None else tensor_of(data.only[:1]).dtype
+    is_image = data.only is not None and data.only.ndim == 4
     if len(devices) > 1:
         remedy = f"its weights are on {', '.join(sorted(devices))}: move them to one device, or pass device="
     elif "device" in text:
@@ -204,9 +205,10 @@ def explanation(error: Exception, posterior: object, data: Arguments) -> InputEr
         wanted = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in floats))
         kind = wanted.split(", ")[0]
         how = f".to(torch.{kind})" if isinstance(data.only, Tensor) else f".astype({kind!r})"
-        remedy = f"its weights are {wanted}: convert the images with {how}, or pass uint8"
+        remedy = f"its weights are {wanted}: convert them with {how}" + (", or pass uint8" if is_image else "")
     elif data.only is None:
         remedy = "give each argument in the shape and type that the network takes, or pass inputs="
     else:
-        remedy = "float images must have the shape that the network takes, usually (N, channels, height, width)"
-    return InputError(f"the posterior cannot take {data.describe()} ({text[:160]}); {remedy}")
+        usual = ", for images usually (N, channels, height, width)" if data.only.ndim in (3, 4) else ""
+        remedy = f"give them the shape and type that the network takes{usual}"
+    return InputError(f"the network cannot take {data.describe()} ({text[:160]}); {remedy}")

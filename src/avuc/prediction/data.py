@@ -119,6 +119,8 @@ def source_of(data: Any, labels: Any, inputs: Inputs | None, batch_size: int | N
     else:
         rows = isinstance(data, list | tuple) and bool(data) and all(isinstance(row, Mapping) for row in data)
         remedy = "; pass trainer.get_test_dataloader(rows), or DataLoader(rows, batch_size=64)" if rows else ""
+        if hasattr(data, "to_numpy"):  # a table of pandas or polars
+            remedy = "; pass table.to_numpy().astype('float32')"
         raise InputError(f"data must be {ACCEPTED}; found {_described(data)}{remedy}")
     if inputs is not None:
         return Loaded(_parts(whole, batch_size or DATASET_BATCH), inputs, labels)

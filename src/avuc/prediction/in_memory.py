@@ -30,7 +30,10 @@ EXPECTED = (
     "an avuc Dataset, a pair (inputs, labels) of tensors, a mapping of tensors with 'labels', a torch Dataset or a "
     "DataLoader"
 )
-SEVERAL = "for several inputs use a mapping from the names of the network's arguments to tensors, with 'labels'"
+SEVERAL = (
+    "let the data yield pairs (input, label), or mappings with 'labels' and nothing else but tensors named like the "
+    "network's arguments"
+)
 
 EMPTY = "there are no examples; look at the files, the filter or the sampler that selects them"
 
@@ -111,7 +114,11 @@ def collected(data: Any, *, unlabelled: bool = False) -> tuple[Any, Tensor]:
     if targets.is_floating_point() or targets.dtype == torch.bool:
         found, remedy = str(targets.dtype), "convert them with .long()"
         if targets.ndim == 2 and targets.shape[1] > 1:  # one-hot, soft or several independent labels
-            found, remedy = f"{found} of shape {tuple(targets.shape)}", "use labels.argmax(-1) if they are one-hot"
+            found = f"{found} of shape {tuple(targets.shape)}"
+            remedy = (
+                "use labels.argmax(-1) if they are one-hot; for independent labels, train in a loop of your own with "
+                "AvUCLoss(task='multilabel')"
+            )
         raise InputError(f"labels must be class indices, found {found}; {remedy}")
     return inputs, targets.long()
 

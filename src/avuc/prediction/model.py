@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -40,10 +41,19 @@ def posterior_of(model: Any) -> Posterior:
             _warn_of_built_model(model)
             return DeterministicPosterior(model)
         kind = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
-        raise InputError(f"predict needs {ACCEPTED}; found {kind}, which has no draw() and num_draws")
+        raise InputError(f"predict needs {ACCEPTED}; found {kind}, which has no draw() and num_draws{_remedy(model)}")
     _check_count(model)
     posterior: Posterior = model
     return posterior
+
+
+def _remedy(model: Any) -> str:
+    """Return what to pass in place of the result of a training, or of weights; "" if nothing better is known."""
+    if isinstance(getattr(model, "posterior", None), Posterior):
+        return "; pass its .posterior"
+    if isinstance(model, Mapping) and any(isinstance(value, torch.Tensor) for value in model.values()):
+        return "; load these weights into a network, net.load_state_dict(weights), and pass the network"
+    return ""
 
 
 def sample_of(posterior: Posterior, index: int, seed: int, device: torch.device) -> Draw:

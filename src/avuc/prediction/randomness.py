@@ -29,5 +29,5 @@ def warn_if_random(first: Tensor, second: Tensor) -> None:
     warn_caller(
         "the network draws random numbers in evaluation mode, such as F.dropout(..., training=True), so each call "
         "gives another prediction, whatever seed= is; for Monte Carlo dropout put nn.Dropout layers there and pass "
-        "avuc.methods.dropout.DropoutPosterior.of_own_layers(net)"
+        "avuc.methods.DropoutPosterior.of_own_layers(net)"
     )

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from avuc.core.arrays import range_remedy
 from avuc.core.errors import InputError
 from avuc.core.probabilities import are_probs, check_probs, looks_like
 from avuc.uncertainty import entropy
@@ -134,6 +135,9 @@ def check_values(probs: Tensor, labels: Tensor, expected: Tensor) -> None:
         return
     low, high = labels.aminmax()
     if low < -1 or high >= probs.shape[1]:
-        raise InputError(f"labels must be in 0…{probs.shape[1] - 1}, or −1 for none, found {int(low)}…{int(high)}")
+        remedy = range_remedy(int(low), int(high), probs.shape[1])
+        raise InputError(
+            f"labels must be in 0…{probs.shape[1] - 1}, or −1 for none, found {int(low)}…{int(high)}{remedy}"
+        )
     check_probs(probs)
     raise InputError("expected_entropy contains NaN or infinity; give one entropy in nats for each row, or None")

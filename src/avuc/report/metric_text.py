@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from avuc.report.chance import ece_may_be_chance, gap_by_chance, worse_than_guessing
+from avuc.report.chance import class_doubts, ece_may_be_chance, gap_by_chance, order_doubts
 from avuc.report.numbers import distinct, number, percent, signed
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def replicates_text(result: EvaluationResult) -> str:
     if not result.replicates:
         return "no bootstrap (0 replicates)"
     many = {"cells": "groups of similar rows", "random cells": "random groups of rows"}
-    what = {"rows": "the rows", "groups": "the images or groups"}
+    what = {"rows": "the rows", "groups": f"the {'rows' if result.per_label else 'images'} or groups"}
     what |= {unit: f"{text} (there are many rows)" for unit, text in many.items()}
     metrics, detection = (what[unit] for unit in (result.bootstrap, result.detection_bootstrap))
     text = f"{result.replicates:,} bootstrap replicates of {metrics}"
@@ -228,7 +228,7 @@ def verdict(result: EvaluationResult) -> list[str]:
         lines = [f"The model is overconfident: {both}."]
     else:
         lines = [f"The model is underconfident: {both}."]
-    lines = _order_doubts(result) + lines + _class_doubts(result)
+    lines = order_doubts(result) + lines + class_doubts(result)
     certain, flagged = (result.metrics[name] for name in ("p_accurate_given_certain", "p_uncertain_given_inaccurate"))
     if accuracy == 1:
         lines.append("It makes no mistakes on these rows, so its uncertainty about mistakes cannot be measured.")
@@ -246,33 +246,6 @@ def verdict(result: EvaluationResult) -> list[str]:
     return lines
 
 
-def _order_doubts(result: EvaluationResult) -> list[str]:
-    """Return a sentence if the model is right less often than guesses: scores and labels probably do not match."""
-    if not worse_than_guessing(result):
-        return []
-    right, guesses = distinct(result.metrics["accuracy"], 1 / result.num_classes)
-    return [
-        f"It is right {right} of the time, and random guesses would be {guesses} of the time: check that scores and "
-        "labels have the same order of classes and rows, and that a larger score means a more probable class."
-    ]
-
-
-def _class_doubts(result: EvaluationResult) -> list[str]:
-    """Return a sentence if one of two classes gets too much probability, which ECE does not show.
-
-    ECE joins the bins of p and 1 − p. If class 1 is too probable in both, the errors cancel.
-    """
-    by_class, ece = result.metrics["classwise_ece"], result.metrics["ece"]
-    low, high = (result.intervals.get(name, (math.nan, math.nan))[i] for name, i in (("classwise_ece", 0), ("ece", 1)))
-    if result.num_classes > 2 or result.per_label or not (by_class > ece + 0.05 and low > high):
-        return []
-    return [
-        f"However, the probabilities of the classes are wrong by {percent(by_class)} on average: one class gets too "
-        "much, the other too little, as after class weights or resampling in training. A temperature does not repair "
-        "this; calibrate with --method auto."
-    ]
-
-
 def compared_verdict(result: Comparison) -> list[str]:
     """Return what calibration changed, in sentences."""
     if result.refused is not None:
@@ -281,7 +254,7 @@ def compared_verdict(result: Comparison) -> list[str]:
             "The figures show what it would have changed.",
             *compared_verdict(result.refused),
         ]
-    lines = _order_doubts(result.before)
+    lines = order_doubts(result.before)
     if result.temperature is not None:
         t = result.temperature
         effect = f"{'lowers' if t > 1 else 'raises'} the confidence of every prediction"
@@ -298,13 +271,30 @@ def compared_verdict(result: Comparison) -> list[str]:
     )
     value, low, high = result.change["ece"]
     if value == 0:
-        return [*lines, f"ECE stays at {before.metrics['ece']:.4f}.", *_class_doubts(after)]
+        return [*lines, f"ECE stays at {before.metrics['ece']:.4f}.", *class_doubts(after)]
     verb = "falls" if value < 0 else "rises"
     certainty = (
         "" if math.isnan(low) else (", a significant change" if low > 0 or high < 0 else ", which may be chance")
     )
     lines.append(f"ECE {verb} from {before.metrics['ece']:.4f} to {after.metrics['ece']:.4f}{certainty}.")
-    return lines + _class_doubts(after)
+    return lines + _traded(result) + class_doubts(after)
+
+
+def _traded(result: Comparison) -> list[str]:
+    """Return a sentence if figures that a calibrated model need not win get worse while the predictions get better."""
+    if _outcome(result, "nll") != "better":
+        return []
+    names = [metric_text(name).title for name in ("uce", "avu", "avu_auc") if _outcome(result, name) == "worse"]
+    if not names:
+        return []
+    return [
+        f"Worse, although NLL gets better: {', '.join(names)}. Right probabilities have the lowest NLL, but need not "
+        "have the best values of these. Judge the calibrator by NLL, Brier score and ECE."
+    ]
+
+
+def _outcome(result: Comparison, name: str) -> str:
+    return _judgement(metric_text(name).better, *result.change.get(name, (math.nan,) * 3))
 
 
 def _grade(auroc: float, interval: tuple[float, float] | None) -> str:

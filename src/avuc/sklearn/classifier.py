@@ -145,8 +145,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             calibrator, scores, numbers, sample_weight=weight, groups=groups
         )
         if self.check_.worse and not self.keep_worse:
+            other = "" if isinstance(calibrator, AutoCalibrator) else "; method='auto' looks for one that helps"
             warn_caller(
-                f"{self.check_.warnings[0]}; the probabilities stay uncalibrated (keep_worse=True keeps it)",
+                f"{self.check_.warnings[0]}; the probabilities stay uncalibrated (keep_worse=True keeps it{other})",
                 CalibrationWarning,
             )
             self.calibrator_ = TemperatureScaling.identity(len(self.classes_), self.check_.figures["nll"].before)

@@ -50,8 +50,9 @@ class Cost:
             f"{self.trained_images:,} examples through training, {self.forward_passes:,} forward passes for predictions"
         )
         lines.append(
-            f"about {duration(self.seconds)} on {self.device}, at {self.rate:,.0f} forward passes a second (measured "
-            f"now, plain net, one process; a training step counted as {STEP_IN_FORWARDS} of them)"
+            f"at least {duration(self.seconds)} on {self.device}, at {self.rate:,.0f} forward passes a second "
+            f"(measured now, plain net, one process; a training step counted as {STEP_IN_FORWARDS} of them). Shifts, "
+            "metrics and small batches come on top: for a small network they take most of the time"
         )
         if self.net in H200:
             trained, evaluated = H200[self.net]
@@ -65,13 +66,13 @@ class Cost:
 
 def duration(seconds: float) -> str:
     """
-    >>> duration(100), duration(7200), duration(400000)
-    ('1.7 minutes', '2.0 hours', '4.6 days')
+    >>> duration(0.1), duration(100), duration(7200), duration(400000)
+    ('a second', '1.7 minutes', '2.0 hours', '4.6 days')
     """
     for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= size:
             return f"{seconds / size:.1f} {name}"
-    return f"{seconds:.0f} seconds"
+    return f"{seconds:.0f} seconds" if seconds >= 1.5 else "a second"
 
 
 def cost_of(plan: Plan, device: str) -> Cost:

@@ -14,7 +14,8 @@ from avuc.data.arrays import as_input
 from avuc.data.tensors import MemoryData
 from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced, tracks_statistics
 from avuc.posterior import Posterior, seeded_generator
-from avuc.training.run import Data, Fitted, Run, Say
+from avuc.training.fitted import Fitted
+from avuc.training.run import Data, Run, Say
 
 # by how much statistics of its own must lower the NLL of a sample, in nats
 GAIN = 0.5

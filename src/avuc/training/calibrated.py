@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from avuc.bayes import BayesianModule, Normal, to_bayesian
 from avuc.bayes.layout import Named
 from avuc.bayes.module import ESTIMATORS, POSTERIORS
 from avuc.calibration import Calibrator
+from avuc.core.display import Displayed
 from avuc.core.errors import InputError
 from avuc.core.private_copy import deep_copy
 from avuc.core.tensor_file import read_tensors, write_tensors
@@ -24,7 +26,7 @@ from avuc.posterior import Posterior
 from avuc.prediction import predict
 from avuc.prediction.model import takes_bytes
 from avuc.predictions import Predictions
-from avuc.training.run import Fitted
+from avuc.training.fitted import Fitted
 
 T = TypeVar("T")
 Saved = BayesianModule | DeterministicPosterior
@@ -34,8 +36,8 @@ KEYS = {"format", "version", "posterior", "takes_bytes", "calibrator"}
 MOST_SETTINGS = 1000
 
 
-@dataclass(frozen=True, eq=False)
-class Calibrated:
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibrated(Displayed):
     """The result of `fit_calibrated`: a posterior and a temperature for its samples.
 
     Args:
@@ -57,6 +59,13 @@ class Calibrated:
     calibrator: Calibrator
     network_fit: Fitted | None = None
     posterior_fit: Fitted | None = None
+
+    def _facts(self) -> Mapping[str, Any]:
+        return {
+            "posterior": type(self.posterior).__name__,
+            "calibrator": type(self.calibrator).__name__,
+            "temperature": self.calibrator.temperature_,
+        }
 
     @property
     def first(self) -> Fitted | None:

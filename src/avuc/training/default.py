@@ -28,7 +28,8 @@ from avuc.training.calibrated import Calibrated, renamed
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, in_part
 from avuc.training.fit import fit_many, own_data
-from avuc.training.run import Data, Fitted, Job
+from avuc.training.fitted import Fitted
+from avuc.training.run import Data, Job
 from avuc.training.settings import TrainSettings
 from avuc.training.start import Net
 

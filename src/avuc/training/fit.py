@@ -28,11 +28,12 @@ from avuc.training.epochs import OnEpoch
 from avuc.training.failures import diverged, misfit, rank_lost
 from avuc.training.feature_steps import feature_steps
 from avuc.training.first_batch import check_first_batch, check_first_images, one_of_each_net
+from avuc.training.fitted import Fitted
 from avuc.training.identity import Digests
 from avuc.training.last_batch import check_last_batch
 from avuc.training.log import silent, summary, to_stderr
 from avuc.training.model_trainer import ModelTrainer
-from avuc.training.run import Data, Features, Fitted, Job, Run
+from avuc.training.run import Data, Features, Job, Run
 from avuc.training.settings import TrainSettings
 from avuc.training.start import Net, check_arguments
 from avuc.training.steps import Diverged, EagerSteps, Steps, check

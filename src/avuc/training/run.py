@@ -23,6 +23,7 @@ from avuc.prediction.backends.features import FeatureStore
 from avuc.training.checkpoint import Checkpoint, latest, load_trainer, refuse_other_state, save, trainer_tensors
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, figures
+from avuc.training.fitted import Fitted as Fitted
 from avuc.training.freeze_trunk import unfreeze
 from avuc.training.identity import Digests, digests_of, settings_of
 from avuc.training.log import Log
@@ -108,36 +109,6 @@ class Job:
     def identity(self) -> dict[str, str]:
         """Return what is trained on which data, as text. The checkpoint of a run with another identity is refused."""
         return settings_of(self.method, self.seed, self.data, self.objective, self.settings)
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """The result of training; `fit` and `fit_many` return it.
-
-    Args:
-        models: the trained networks, one per member of an ensemble.
-        posterior: for `avuc.predict` and `avuc.Predictor`.
-        history: one record per model and epoch, as in `log.jsonl`.
-        threshold: the objective's uncertainty threshold, the mean over models if there are several.
-        epochs: number of epochs trained; fewer than asked for after early stopping.
-        seconds: training time.
-
-    >>> from avuc.data import load_dataset
-    >>> from avuc.methods import Vanilla
-    >>> from avuc.nets import mlp
-    >>> from avuc.train import fit
-    >>> data = load_dataset("mnist5k").subset(range(0, 4000, 40))
-    >>> fitted = fit(Vanilla(), lambda g: mlp(generator=g), data, settings=TrainSettings(epochs=1), progress=False)
-    >>> len(fitted.models), fitted.epochs, fitted.threshold
-    (1, 1, None)
-    """
-
-    models: list[nn.Module]
-    posterior: Posterior
-    history: list[dict[str, Any]]
-    threshold: float | None
-    epochs: int
-    seconds: float
 
 
 class Run:

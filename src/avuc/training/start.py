@@ -17,6 +17,7 @@ from avuc.methods import Method, Objective
 from avuc.training.settings import TrainSettings
 
 Net = nn.Module | Callable[[torch.Generator], nn.Module]
+_EXAMPLE = "pass a network, or a function of a torch.Generator that returns one, for example lambda generator: MyNet()"
 
 
 def starting_net(net: Net, generator: torch.Generator) -> nn.Module:
@@ -34,8 +35,11 @@ def starting_net(net: Net, generator: torch.Generator) -> nn.Module:
     _check_call(net, generator)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((generator.initial_seed() + 1) % 2**63)  # of the CPU only
-        # the function may return the same network each time, or one that the user still needs
-        return deep_copy(_checked(net(generator)))
+        try:
+            made = net(generator)
+        except TypeError as error:  # `make_net(num_classes)` takes the generator for a number
+            raise InputError(f"fit: net, called with a torch.Generator: {error}; {_EXAMPLE}") from error
+        return deep_copy(_checked(made))  # it may be the same network each time, or one that the user still needs
 
 
 def check_arguments(method: object, net: object, objective: object, settings: object) -> None:
@@ -54,16 +58,20 @@ def check_arguments(method: object, net: object, objective: object, settings: ob
 
 
 def _check_call(net: Callable[[torch.Generator], nn.Module], generator: torch.Generator) -> None:
-    """Raise if a function cannot be called with a generator."""
+    """Raise if a function cannot be called with a generator, or would take it for something else."""
     try:
-        inspect.signature(net).bind(generator)
+        bound = inspect.signature(net).bind(generator)
     except TypeError as error:
-        raise InputError(
-            f"fit: net must be a network, or a function of one argument, a torch.Generator, that returns one "
-            f"({error}); for example lambda generator: MyNet()"
-        ) from error
+        raise InputError(f"fit: net cannot be called with a torch.Generator ({error}); {_EXAMPLE}") from error
     except ValueError:  # a function of C has no signature
         return
+    name = next(iter(bound.arguments))
+    default = bound.signature.parameters[name].default
+    for_anything = default is None or default is inspect.Parameter.empty or isinstance(default, torch.Generator)
+    if name != "generator" and not for_anything:
+        kind = "class" if isinstance(net, type) else "function"
+        called = getattr(net, "__name__", type(net).__name__)
+        raise InputError(f"fit: net: the first argument of the {kind} {called} is {name}={default!r}; {_EXAMPLE}")
 
 
 def _checked(net: Any) -> nn.Module:

@@ -147,6 +147,25 @@ def test_table_without_score_columns(tmp_path, refused, suffix):
     assert "no score columns" in refused(path)
 
 
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            'label,logits\n0,"[1.5, -0.2]"\n',
+            "'logits' contains lists as text, '[1.5, -0.2]'); save one column per class",
+        ),
+        (
+            "image,true,predicted,confidence\na.png,cat,dog,0.9\n",
+            "'confidence' alone is not enough, because it says nothing",
+        ),
+    ],
+)
+def test_what_pipelines_write_and_why_it_is_not_enough(tmp_path, refused, table, message):
+    """A list in one cell, as pandas writes it, and the predicted class with its confidence."""
+    (tmp_path / "a.csv").write_text(table)
+    assert message in refused(tmp_path / "a.csv")
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_missing_labels(save, refused, suffix):
     path = save(suffix, GOOD)

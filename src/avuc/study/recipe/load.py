@@ -69,10 +69,17 @@ def load_recipe(name: str | Path, changes: Sequence[str] = ()) -> Recipe:
                 f"{source} is not shipped any more; it is reproduction/recipes/{source}.toml in the repository"
             ) from error
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        known = did_you_mean(source, recipe_names())
-        raise InputError(f"{source}: this recipe cannot be read ({reason}); {known}, or give a .toml file") from error
+        known = f"{did_you_mean(source, recipe_names())}, or give a .toml file"
+        instead = _instead(source) if source.endswith(".toml") else known
+        raise InputError(f"{source}: this recipe cannot be read ({reason}); {instead}") from error
     recipe = parse_recipe(text, source, changes, notify=to_stderr)
     return replace(recipe, code_folder=str(Path(source).resolve().parent))
+
+
+def _instead(source: str) -> str:
+    """Return what to give in place of a recipe that cannot be read: a file of the same folder."""
+    files = [str(file) for file in sorted(Path(source).parent.glob("*.toml")) if file != Path(source)]
+    return did_you_mean(source, files) if files else "give a .toml file"
 
 
 def load_training(path: str | Path) -> TrainingRecipe:
@@ -80,7 +87,8 @@ def load_training(path: str | Path) -> TrainingRecipe:
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8 text'})") from error
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise InputError(f"{path}: cannot be read ({reason}); {_instead(str(path))}") from error
     return parse_training(text, str(path), notify=to_stderr)
 
 

@@ -264,10 +264,18 @@ def no_score_columns(path: Path, names: Sequence[str], texts: Sequence[str], sam
         text = sample.text(texts[0])
         detail = f"; column {texts[0]!r} contains text, {quoted(text)}"
         remedy = number_hint(text) or remedy
+        listed = [name for name in texts if sample.text(name).lstrip().startswith("[")]
+        if listed:
+            detail = f"; column {listed[0]!r} contains lists as text, {quoted(sample.text(listed[0]))}"
+            remedy = "save one column per class, logits_0, logits_1, …, or a .parquet or .npz file"
         lists = [name for name in texts if sample.is_list(name)]
         if lists:
             detail = f"; column {lists[0]!r} has {sample.text(lists[0])}"
             remedy = f"name the list column of the scores with --scores-key, for example {shlex.quote(lists[0])}"
+    sure = [name for name in names if name.lower() in ("confidence", "conf", "max_prob")]
+    if sure:
+        detail = f"; {sure[0]!r} alone is not enough, because it says nothing about the other classes"
+        remedy = "save the probability of every class, in columns such as prob_cat, prob_dog"
     return file_error(path, f"contains no score columns (it has {listing(names)}{detail})", remedy)
 
 
