@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.columns.columns import is_comma_number, is_number
+from avuc.evaluation.files.columns.numbers import is_comma_number, is_finite_number, is_number
 from avuc.evaluation.files.messages import file_error, listing
 
 # longest line, in characters
@@ -86,7 +86,7 @@ def _split_by_spaces(path: Path, header: str) -> bool:
 
 def _are_cells(names: list[str]) -> bool:
     """Return whether these are cells, not names of columns: columns may be named 0, 1, 2, but not 0.25."""
-    numbers = [name for name in names if is_number(name)]
+    numbers = [name for name in names if is_finite_number(name)]
     integers = sorted(int(name) for name in numbers if name.isascii() and name.isdecimal() and len(name) < 10)
     if len(integers) < len(numbers):
         return 2 * len(numbers) >= len(names)
