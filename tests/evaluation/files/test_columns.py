@@ -561,7 +561,8 @@ def test_numbers_as_labels_of_named_columns_are_in_their_order_and_it_is_said(tm
 
 @pytest.mark.parametrize("suffix", TABLES)
 @pytest.mark.parametrize(
-    "words", [("0_1", "1_0", "1_1"), ("nan", "inf", "infinity"), ("१", "२", "३"), ("1e", "0x1", "2e"), ("१_१", "１", "२")]
+    "words",
+    [("0_1", "1_0", "1_1"), ("nan", "inf", "infinity"), ("१", "२", "३"), ("1e", "0x1", "2e"), ("१_१", "１", "२")],
 )
 def test_names_that_only_python_reads_as_numbers_are_classes(tmp_path, suffix, words):
     """`float` reads 0_1 as 1 and 1_0 as 10, the digits of any alphabet, and the words nan and inf."""
