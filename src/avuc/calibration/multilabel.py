@@ -15,7 +15,7 @@ from avuc.calibration.temperature import TemperatureScaling
 from avuc.calibration.user_warnings import warn
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
-from avuc.core.frames import check_same_rows
+from avuc.core.frames import check_all_rows, check_same_rows
 from avuc.core.tasks import IGNORE_INDEX, multilabel_rows
 
 # methods whose whole result is one temperature for each label
@@ -85,6 +85,7 @@ class MultiLabelCalibrator(Calibrator):
         """
         self._check_params()
         check_same_rows(logits, labels, ("logits", "labels"))
+        check_all_rows(sample_weight, "sample_weight", logits=logits, labels=labels)
         scores, targets = as_tensor(logits, "logits").detach(), as_tensor(labels, "labels").detach()
         draws = scores.ndim == targets.ndim + 1
         front = int(draws)

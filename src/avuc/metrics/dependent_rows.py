@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from avuc.core.frames import check_all_rows
 from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
@@ -48,6 +49,7 @@ def groups_of(predictions: Any, rows: int, groups: Any = None) -> Array | None:
 
 def groups_of_labels(labels: Any, ignore_index: int | None, rows: int, groups: Any = None) -> Array | None:
     """Return the same for labels of any layout, of which `rows` are not ignored."""
+    check_all_rows(groups, "groups", labels=labels)
     targets = np.asarray(labels.detach().cpu() if isinstance(labels, torch.Tensor) else labels)
     kept = np.flatnonzero(targets.reshape(-1) != ignore_index)
     positions = torch.from_numpy(kept) if len(kept) == rows < targets.size else None

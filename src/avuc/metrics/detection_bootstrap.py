@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from avuc.core.frames import check_all_rows
 from avuc.core.row_groups import images_or_groups
 from avuc.metrics.arrays import Array, as_scores, comparable
 from avuc.metrics.blockwise import needs_blocks
@@ -74,6 +75,8 @@ def detection_intervals(
     True
     """
     check_bootstrap(replicates, level)
+    check_all_rows(in_groups, "in_groups", in_entropy=in_entropy)
+    check_all_rows(out_groups, "out_groups", out_entropy=out_entropy)
     values = detection(in_entropy, out_entropy)
     inside, outside = comparable(
         as_scores(in_entropy, "in_entropy", narrow=True), as_scores(out_entropy, "out_entropy", narrow=True)
