@@ -616,3 +616,10 @@ def test_the_word_nan_does_not_make_a_column_of_texts_a_score(tmp_path):
         file = read_scores(write(tmp_path / "a.csv", columns))
         assert file.num_classes == 2
         np.testing.assert_array_equal(file.labels.numpy(), labels)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_the_line_that_tells_excel_the_separator_is_named(tmp_path, refused, separator):
+    path, rows = tmp_path / "a.csv", ["label,prob_a,prob_b", "a,0.9,0.1", "b,0.2,0.8"]
+    path.write_text("\n".join([f"sep={separator}", *rows]).replace(",", separator), encoding="utf-8")
+    assert "remove this line" in refused(path)

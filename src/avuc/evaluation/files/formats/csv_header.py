@@ -42,7 +42,10 @@ def _fitting_numbers(header: str, row: str, delimiter: str) -> int:
 
 
 def check_header(path: Path, names: list[str]) -> None:
-    """Raise if the first line is a row of the table instead of a header."""
+    """Raise if the first line is a row of the table, or a note for Excel, instead of a header."""
+    if names[0].lower() == "sep=":
+        problem = "the first line says how Excel separates the cells (sep=), and is no header line"
+        raise file_error(path, problem, "remove this line")
     if _are_cells(names):
         raise file_error(
             path,
