@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from functools import partial
 from pathlib import Path
@@ -69,3 +70,21 @@ def test_spoiled_calibrators_of_labels(tmp_path: Path) -> None:
         for load in (Calibrator.load, load_calibrator):
             with pytest.raises(InputError, match=r"c\.json"):
                 load(tmp_path / "c.json")
+
+
+@pytest.mark.parametrize("method", ["temperature", "isotonic", "histogram", "venn-abers"])
+def test_a_label_whose_ones_have_weight_0_stays_as_it_is(method: str) -> None:
+    """Isotonic regression of zeros alone gave every row a probability of 0."""
+    weights = np.ones(MANY.shape)
+    weights[:, 0] = MANY[:, 0] == 0
+    weights[:, 2] = 0
+    with pytest.warns(UserWarning, match="label 0, 2 is never seen as both 0 and 1"):
+        fitted = MultiLabelCalibrator(method).fit(LOGITS, MANY, weights)
+    assert fitted.fitted_.tolist() == [0, 1, 0]
+    np.testing.assert_array_equal(fitted.transform(LOGITS)[:, [0, 2]], LOGITS[:, [0, 2]])
+    other = quiet(lambda: MultiLabelCalibrator(method).fit(LOGITS, np.where(weights > 0, MANY, -100)))
+    np.testing.assert_array_equal(fitted.transform(LOGITS), other.transform(LOGITS))
+    for wrong in (-1.0, math.nan):
+        weights[3, 0] = wrong
+        with pytest.raises(InputError, match="sample_weight must be finite, not negative"):
+            MultiLabelCalibrator(method).fit(LOGITS, MANY, weights)

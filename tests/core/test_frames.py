@@ -12,11 +12,12 @@ import torch
 from scipy.sparse import csr_matrix
 
 import avuc
-from avuc.calibration import MultiLabelCalibrator
-from avuc.conformal import ConformalClassifier
+from avuc.calibration import AutoCalibrator, MultiLabelCalibrator, check_calibrator
+from avuc.conformal import ConformalClassifier, SelectiveClassifier
 from avuc.core.arrays import as_array, as_tensor
 from avuc.core.errors import InputError
 from avuc.evaluation import compare
+from avuc.metrics import accuracy, bootstrap, detection_intervals, nll, paired_bootstrap
 from avuc.predictions import MultiLabelPredictions, Predictions
 from avuc.sklearn import CalibratedClassifier
 
@@ -51,6 +52,34 @@ def test_the_same_index_in_another_order_is_refused(name: str) -> None:
     for shuffled in (LABELS.sort_index(), LABELS.sample(frac=1, random_state=0)):
         with pytest.raises(InputError, match=r"have the same index in another order.*\.loc\["):
             take(LOGITS, shuffled)
+
+
+DEPENDENT: dict[str, Callable[[Any, Any], object]] = {
+    "sample_weight": lambda labels, values: avuc.TemperatureScaling().fit(LOGITS, labels, sample_weight=values),
+    "sample_weight of labels": lambda labels, values: avuc.TemperatureScaling().fit(LOGITS.to_numpy(), labels, values),
+    "decisions": lambda labels, values: MultiLabelCalibrator().fit(
+        LOGITS[[0]], (labels == 0).to_frame(0), values.to_frame(0)
+    ),
+    "auto": lambda labels, values: AutoCalibrator().fit(LOGITS, labels, groups=values),
+    "check": lambda labels, values: check_calibrator(avuc.TemperatureScaling(), LOGITS, labels, groups=values),
+    "compare": lambda labels, values: compare(LOGITS, "temperature", labels=labels, groups=values),
+    "bootstrap": lambda labels, values: bootstrap(accuracy, PROBS, labels, groups=values, replicates=5),
+    "paired": lambda labels, values: paired_bootstrap(nll, PROBS, PROBS, labels, groups=values, replicates=5),
+    "detection": lambda labels, values: detection_intervals(PROBS[0], PROBS[1], in_groups=values, replicates=5),
+    "conformal": lambda labels, values: ConformalClassifier().fit(PROBS, labels, groups=values),
+    "selective": lambda labels, values: SelectiveClassifier().fit(PROBS, labels, groups=values),
+}
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_weights_and_groups_in_another_order_are_refused(name: str) -> None:
+    """The weight, or the patient, of another row: they were matched by position without a word."""
+    take, values = DEPENDENT[name], pd.Series(1 + np.arange(200) % 40, index=ROWS)
+    take(LABELS, values)
+    take(LABELS, values.reset_index(drop=True))
+    for shuffled in (values.sort_index(), values.sample(frac=1, random_state=0)):
+        with pytest.raises(InputError, match="have the same index in another order"):
+            take(LABELS, shuffled)
 
 
 @pytest.mark.parametrize("name", ["sample_weight", "groups"])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
-from avuc.core.frames import check_same_rows
+from avuc.core.frames import check_all_rows, check_same_rows
 from avuc.core.row_groups import Array, images_or_groups
 from avuc.core.tasks import as_rows, binary_rows, not_ignored
 from avuc.predictions.rows import binary_probabilities
@@ -31,6 +31,7 @@ def fit_rows(
     Values are checked later. Scores have draws in front if they have two dimensions more than the labels.
     """
     check_same_rows(logits, labels, ("logits", "labels"))
+    check_all_rows(sample_weight, "sample_weight", logits=logits, labels=labels)
     tensor, targets = as_tensor(logits, "logits"), as_tensor(labels, "labels")
     plain = tensor.ndim in (2, 3) and tensor.shape[-1] != 1 and class_dim in (None, -1, tensor.ndim - 1)
     if plain and (targets.ndim == 1 or targets.shape == (tensor.shape[-2], 1)):
@@ -75,6 +76,7 @@ def fit_groups(
         groups: one name or number for each row or image, (N,), or for each label. None: of dense labels, those of one
             image are a group.
     """
+    check_all_rows(groups, "groups", logits=logits, labels=labels)
     targets = as_tensor(labels, "labels")
     # with the positions passed as weights, `fit_rows` returns the positions of the rows that it keeps
     every = torch.arange(targets.numel(), device="cpu").reshape(targets.shape)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from avuc.calibration.base import Array, Calibrator
-from avuc.calibration.inputs import in_blocks
+from avuc.calibration.inputs import as_weights, in_blocks
 from avuc.calibration.layouts import refuse_binary_probabilities
 from avuc.calibration.temperature import TemperatureScaling
 from avuc.calibration.user_warnings import warn
 from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
-from avuc.core.frames import check_same_rows
+from avuc.core.frames import check_all_rows, check_same_rows
 from avuc.core.tasks import IGNORE_INDEX, multilabel_rows
 
 # methods whose whole result is one temperature for each label
@@ -26,8 +26,8 @@ class MultiLabelCalibrator(Calibrator):
     """Calibration of independent sigmoids; by default temperature scaling, p_l = sigmoid(z_l / T_l).
 
     Each label is a binary decision with the logits [0, z], and a calibrator of two classes is fitted on it. With
-    posterior samples, p_l is the mean of the samples' probabilities. A label that was never seen as both 0 and 1 has
-    nothing to fit on: it stays as it is, with a CalibrationWarning.
+    posterior samples, p_l is the mean of the samples' probabilities. A label that was never seen as both 0 and 1,
+    with a weight above 0, has nothing to fit on: it stays as it is, with a CalibrationWarning.
 
     Args:
         method: name of the calibrator in `CALIBRATORS`, with its defaults: "temperature" (NLL), "avuts" (AvUC over the
@@ -85,6 +85,7 @@ class MultiLabelCalibrator(Calibrator):
         """
         self._check_params()
         check_same_rows(logits, labels, ("logits", "labels"))
+        check_all_rows(sample_weight, "sample_weight", logits=logits, labels=labels)
         scores, targets = as_tensor(logits, "logits").detach(), as_tensor(labels, "labels").detach()
         draws = scores.ndim == targets.ndim + 1
         front = int(draws)
@@ -113,6 +114,7 @@ class MultiLabelCalibrator(Calibrator):
         if every.positions is not None:
             of_label = of_label[every.positions]
             weights = None if weights is None else weights[every.positions]
+        weights = None if weights is None else as_weights(weights, len(every.labels))
         self.num_classes_: int = count
         self.class_names_: tuple[str, ...] | None = None
         temperatures, fitted = np.ones(count), np.zeros(count)
@@ -121,7 +123,7 @@ class MultiLabelCalibrator(Calibrator):
             each, fitted[:] = [self._fit_decisions(every.scores, every.labels, weights)], 1
             temperatures[:] = each[0].temperature_
         for label in range(0 if self.shared else count):
-            some = of_label == label
+            some = of_label == label if weights is None else (of_label == label) & (weights > 0)
             seen = every.labels[some]
             if len(seen) and bool((seen != seen[0]).any()):
                 of_some = None if weights is None else weights[some]

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from avuc.core.errors import InputError
+from avuc.core.frames import check_all_rows
 from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import as_rows
 from avuc.predictions import MultiLabelPredictions, Predictions
@@ -42,6 +43,7 @@ class ClassRows(NamedTuple):
 
 def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False, groups: Any = None) -> ClassRows:
     """Return the rows of predictions, of probabilities, or of logits, which are not copied."""
+    check_all_rows(groups, "groups", predictions=predictions, labels=labels)
     if not logits:
         checked = as_predictions(predictions, labels)
         images = images_or_groups(checked.shape, checked.positions, len(checked.labels), groups)
@@ -79,6 +81,7 @@ def as_predictions(predictions: Any, labels: Any = None) -> Predictions:
 
 def labelled(predictions: Any, labels: Any = None, groups: Any = None) -> tuple[Predictions, ClassRows]:
     """Return predictions and their rows; raise unless there are rows, and all have a label."""
+    check_all_rows(groups, "groups", predictions=predictions, labels=labels)
     checked = as_predictions(predictions, labels)
     rows = class_rows(checked, groups=groups)
     rows.check_labelled()

@@ -94,6 +94,18 @@ def check_same_rows(scores: Any, labels: Any, names: tuple[str, str] = ("scores"
             )
 
 
+def check_all_rows(values: Any, name: str, **others: Any) -> None:
+    """Raise as `check_same_rows` does if weights or groups are in another order than one of the others.
+
+    Args:
+        values: weights or groups of the rows; anything.
+        name: what the message calls them.
+        others: scores, labels or other arrays of the same rows, by the names that the message has.
+    """
+    for other, rows in others.items():
+        check_same_rows(rows, values, (other, name))
+
+
 def _reordered(first: Any, second: Any) -> bool:
     """Return whether two indexes of pandas are the same in another order; a default one, 0, 1, 2, …, says nothing."""
     if not (hasattr(first, "sort_values") and hasattr(second, "sort_values")) or len(first) != len(second):

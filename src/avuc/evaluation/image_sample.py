@@ -11,8 +11,9 @@ from torch import Tensor
 
 from avuc.metrics import Interval
 from avuc.metrics.arrays import Array
-from avuc.metrics.dependent_rows import MOST_ROWS
+from avuc.metrics.dependent_rows import MOST_ROWS, narrower
 from avuc.metrics.intervals import Bootstrap
+from avuc.metrics.resampling.group_sample import sample_factor, sample_groups
 from avuc.metrics.resampling.group_sums import GroupSums
 from avuc.metrics.resampling.one_outcome import units_within, widened
 from avuc.metrics.resampling.percentile import clip_to_range, error_interval
@@ -35,9 +36,8 @@ class ImageSample:
     def __init__(self, sizes: Array, num_classes: int, bins: int, seed: int) -> None:
         rows = int(sizes.sum())
         most = min(rows, MOST_ROWS, max(1, MOST_ELEMENTS // num_classes))
-        # one row from each of `most` ranges of equal length, which needs no permutation of all rows
-        offset = torch.rand(most, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).numpy()
-        self.chosen: Array = ((np.arange(most) + offset) * (rows / most)).astype(np.int64).clip(max=rows - 1)
+        self.chosen: Array = sample_groups(sizes, most, seed)
+        self.sizes: Array = sizes
         self.ends: Array = np.cumsum(sizes)
         self.bins: int = bins
         self.sums: GroupSums = GroupSums(len(sizes), bins)
@@ -66,7 +66,8 @@ class ImageSample:
         groups = np.unique(self._images(self.chosen), return_inverse=True)[1]
         of_rows = prediction_statistics(probs, labels, bins=self.bins)
         square = values["debiased_ece"] ** 2  # of all rows; a negative one counts as 0
-        (errors,) = replace(how, groups=groups).errors([probs], [of_rows], list(values), [square])
+        of_sample = replace(how, groups=groups).errors([probs], [of_rows], list(values), [square])
+        (errors,) = narrower(of_sample, sample_factor(self.sizes, np.bincount(groups)))
         errors |= self.sums.errors(how.replicates, how.seed)
         unclipped = {name: error_interval(value, errors[name], how.level) for name, value in values.items()}
         clipped = {name: clip_to_range(name, interval) for name, interval in unclipped.items()}

@@ -128,7 +128,8 @@ def avu_auc(probs: Any, labels: Any) -> float:
 
         AvU-AUC = ∫₀¹ AvU(u_min + t (u_max − u_min)) dt
 
-    u_min and u_max are the smallest and the largest entropy. The trapezoid rule is used with 21 points.
+    u_min and u_max are the smallest and the largest entropy. The trapezoid rule is used with 21 points. With more rows
+    both are more extreme, so compare values, and read intervals, only for data sets of the same size.
 
     Args:
         probs: (N, C) probabilities; list, NumPy array or tensor.

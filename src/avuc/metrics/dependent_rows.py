@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from avuc.core.frames import check_all_rows
 from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
 from avuc.metrics.blockwise import needs_blocks
 from avuc.metrics.calibration import confidence_table, debiased_square
 from avuc.metrics.resampling.cell_units import cells_as_units
+from avuc.metrics.resampling.group_sample import sample_factor, sample_groups
 from avuc.metrics.resampling.group_sums import GroupSums
 from avuc.metrics.resampling.percentile import Errors
 from avuc.metrics.resampling.rows import Advance, RowResampler, resampled_errors
@@ -21,12 +23,14 @@ from avuc.metrics.statistics import Statistics, prediction_statistics
 from avuc.metrics.threshold import Threshold
 from avuc.predictions import MultiLabelPredictions, Predictions
 
-# For metrics that are not sums over rows, the bootstrap over groups uses a random sample of this many rows. The values
-# are those of all rows. The sample makes the intervals a little wider, because it adds noise within the groups; and
-# wider still if it misses groups.
+# For metrics that are not sums over rows, the bootstrap over groups uses a random sample of this many rows
+# (`resampling/group_sample.py`). The values are those of all rows. The sample makes the intervals wider if it has a
+# part of the rows of a group only, because it adds noise within the groups.
 MOST_ROWS = 20_000
 # With more scores than this, resampling the class-wise errors of two models by rows takes most of half a minute.
 MOST_SCORES = 1 << 24
+# metrics whose errors are not proportional to 1/√rows
+NOT_SCALED = ("debiased_ece", "avu_auc")
 
 
 def groups_of(predictions: Any, rows: int, groups: Any = None) -> Array | None:
@@ -49,6 +53,7 @@ def groups_of(predictions: Any, rows: int, groups: Any = None) -> Array | None:
 
 def groups_of_labels(labels: Any, ignore_index: int | None, rows: int, groups: Any = None) -> Array | None:
     """Return the same for labels of any layout, of which `rows` are not ignored."""
+    check_all_rows(groups, "groups", labels=labels)
     targets = np.asarray(labels.detach().cpu() if isinstance(labels, torch.Tensor) else labels)
     kept = np.flatnonzero(targets.reshape(-1) != ignore_index)
     positions = torch.from_numpy(kept) if len(kept) == rows < targets.size else None
@@ -81,7 +86,7 @@ def bootstrap_errors(
         groups: (N,) numbers 0, 1, … of the groups of dependent rows; None: rows are independent.
         squares: the squared debiased error of each model, if these rows are a sample of others; None: they are not.
     """
-    some, of_some, kept = thinned(probs, statistics, groups, bins, seed)
+    some, of_some, kept, factor = thinned(probs, statistics, groups, bins, seed)
     if some is not probs:
         squares = [float(debiased_square(confidence_table(each, bins))) for each in statistics]
     settings: dict[str, Any] = {"threshold": threshold, "bins": bins, "seed": seed, "groups": kept}
@@ -89,7 +94,7 @@ def bootstrap_errors(
         resampler(p, s, names, **settings, square=square)
         for p, s, square in zip(some, of_some, squares or [None] * len(some), strict=True)
     ]
-    errors = resampled_errors(samplers, replicates, seed, advance, kept)
+    errors = narrower(resampled_errors(samplers, replicates, seed, advance, kept), factor)
     if groups is not None and some is not probs:
         for model_errors, model_statistics in zip(errors, statistics, strict=True):
             sums = GroupSums(int(groups.max()) + 1, bins)
@@ -137,10 +142,27 @@ def resampler(
     return RowResampler(probs, statistics, names, threshold=threshold, bins=bins, square=square, units=units)
 
 
+def narrower(errors: Sequence[Mapping[str, Errors]], factor: float) -> list[dict[str, Errors]]:
+    """Return the errors of a sample of rows, multiplied by `sample_factor`.
+
+    Those of `NOT_SCALED` are kept: the noise of the debiased error may fall faster with the rows than the factor does,
+    and that of AvU-AUC, which depends on the extreme entropies, falls more slowly.
+    """
+    return [
+        {
+            name: error if name in NOT_SCALED else Errors(factor * error.over, factor * error.under)
+            for name, error in each.items()
+        }
+        for each in errors
+    ]
+
+
 def thinned(
     probs: Sequence[Any], statistics: Sequence[Statistics], groups: Array | None, bins: int, seed: int
-) -> tuple[Sequence[Any], Sequence[Statistics], Array | None]:
+) -> tuple[Sequence[Any], Sequence[Statistics], Array | None, float]:
     """Return a random sample of the rows if they have groups and are more than `MOST_ROWS`; else the arguments.
+
+    The last value is the `sample_factor` of its errors.
 
     Args:
         probs: (N, C) probabilities of each model.
@@ -151,10 +173,11 @@ def thinned(
     """
     rows = len(statistics[0])
     if groups is None or rows <= MOST_ROWS:
-        return probs, statistics, groups
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed), device="cpu")
-    index = order[:MOST_ROWS].sort().values.numpy()
+        return probs, statistics, groups, 1.0
+    sizes = np.bincount(groups)
+    index = np.sort(np.argsort(groups, kind="stable")[sample_groups(sizes, MOST_ROWS, seed)])
     labels = statistics[0].labels[index]
     some = [matrix[torch.from_numpy(index)] if isinstance(matrix, torch.Tensor) else matrix[index] for matrix in probs]
     kept: Array = np.unique(groups[index], return_inverse=True)[1]
-    return some, [prediction_statistics(matrix, labels, bins=bins) for matrix in some], kept
+    of_some = [prediction_statistics(matrix, labels, bins=bins) for matrix in some]
+    return some, of_some, kept, sample_factor(sizes, np.bincount(kept))

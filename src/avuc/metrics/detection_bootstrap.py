@@ -6,8 +6,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 
+from avuc.core.frames import check_all_rows
 from avuc.core.row_groups import images_or_groups
 from avuc.metrics.arrays import Array, as_scores, comparable
 from avuc.metrics.blockwise import needs_blocks
@@ -15,6 +15,7 @@ from avuc.metrics.dependent_rows import MOST_ROWS
 from avuc.metrics.detection import detection, detection_and_gains, detection_from_sorted
 from avuc.metrics.resampling.best_threshold import BestThreshold
 from avuc.metrics.resampling.cells import cell_detection_errors
+from avuc.metrics.resampling.group_sample import sample_factor, sample_groups
 from avuc.metrics.resampling.near_limit import with_few_mistakes
 from avuc.metrics.resampling.percentile import (
     Errors,
@@ -74,6 +75,8 @@ def detection_intervals(
     True
     """
     check_bootstrap(replicates, level)
+    check_all_rows(in_groups, "in_groups", in_entropy=in_entropy)
+    check_all_rows(out_groups, "out_groups", out_entropy=out_entropy)
     values = detection(in_entropy, out_entropy)
     inside, outside = comparable(
         as_scores(in_entropy, "in_entropy", narrow=True), as_scores(out_entropy, "out_entropy", narrow=True)
@@ -163,9 +166,16 @@ def _of_groups(
     members = [np.arange(len(side)) if group is None else group for side, group in zip(sides, groups, strict=True)]
     units = [int(group.max()) + 1 for group in members]
     few = min(many for many, group in zip(units, groups, strict=True) if group is not None)
-    some = [_sampled(len(side), seed + k) for k, side in enumerate(sides)]
+    sizes = [np.bincount(group) for group in members]
+    # `sample_groups` counts rows that are ordered by group
+    some = [
+        np.argsort(group, kind="stable")[sample_groups(size, MOST_ROWS, seed + k)]
+        for k, (group, size) in enumerate(zip(members, sizes, strict=True))
+    ]
     rows = [side[index] for side, index in zip(sides, some, strict=True)]
     members = [np.unique(group[index], return_inverse=True)[1] for group, index in zip(members, some, strict=True)]
+    # the noise of both sides adds up: the side that is less of a sample decides
+    factor = max(sample_factor(size, np.bincount(group)) for size, group in zip(sizes, members, strict=True))
     distinct, where = np.unique(np.concatenate(rows), return_inverse=True)
     value_indices = where[: len(rows[0])], where[len(rows[0]) :]
     most = max(1, min(MOST_AT_ONCE, BLOCK // len(distinct)))
@@ -189,21 +199,13 @@ def _of_groups(
         if advance is not None:
             advance(len(negative))
     both = _both(errors) | {"detection_accuracy": best.errors()}
+    both = {name: Errors(factor * error.over, factor * error.under) for name, error in both.items()}
     return _ends(values, both, (len(sides[0]), len(sides[1])), (units[0], units[1]), level, few)
 
 
 def _numbers(groups: Any, rows: int, name: str) -> Array | None:
     """Return the number of the group of each row; None if the rows are independent."""
     return None if groups is None else images_or_groups((rows,), None, rows, groups, name=name)
-
-
-def _sampled(rows: int, seed: int) -> Array:
-    """Return the indices of all rows, or of a random sample if there are more than `MOST_ROWS`."""
-    if rows <= MOST_ROWS:
-        return np.arange(rows)
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed), device="cpu")
-    index: Array = order[:MOST_ROWS].sort().values.numpy()
-    return index
 
 
 def blockwise_detection_intervals(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, from_numpy
 
+from avuc.core.frames import check_all_rows
 from avuc.core.tasks import IGNORE_INDEX
 from avuc.metrics.arrays import Array
 from avuc.metrics.checks import metric_rows
@@ -63,6 +64,7 @@ def bootstrap(
     """
     check_bootstrap(replicates, level)
     rows = metric_rows(probs, labels, class_dim=class_dim, ignore_index=ignore_index)
+    check_all_rows(groups, "groups", probs=probs)
     units = groups_of_labels(labels, ignore_index, len(rows.labels), groups)
     name, statistics = _name(metric), prediction_statistics(*rows)
     interval = clip_to_range(name, error_interval(*_replicate(metric, *rows, replicates, seed, units), level))
@@ -110,6 +112,7 @@ def paired_bootstrap(
     """
     check_bootstrap(replicates, level)
     both = [metric_rows(probs, labels, class_dim=class_dim, ignore_index=ignore_index) for probs in (probs_a, probs_b)]
+    check_all_rows(groups, "groups", probs_a=probs_a, probs_b=probs_b)
     units = groups_of_labels(labels, ignore_index, len(both[0].labels), groups)
     (a, error_a), (b, error_b) = (_replicate(metric, *rows, replicates, seed, units) for rows in both)
     name, change = _name(metric), difference_interval(_name(metric), a, error_a, b, error_b, level)

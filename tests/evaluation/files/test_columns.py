@@ -557,3 +557,69 @@ def test_numbers_as_labels_of_named_columns_are_in_their_order_and_it_is_said(tm
     many = {name: np.full(3, 1 / 7) for name in "gfedcba"}
     from_one = read_scores(write(tmp_path / f"d{suffix}", many | {"label": [1, 7, 2]}), first_label=1)
     assert any(note.endswith("1 is 'g', 2 is 'f', 3 is 'e', 4 is 'd', 5 is 'c', …") for note in from_one.notes)
+
+
+@pytest.mark.parametrize("suffix", TABLES)
+@pytest.mark.parametrize(
+    "words",
+    [("0_1", "1_0", "1_1"), ("nan", "inf", "infinity"), ("१", "२", "३"), ("1e", "0x1", "2e"), ("१_१", "１", "२")],
+)
+def test_names_that_only_python_reads_as_numbers_are_classes(tmp_path, suffix, words):
+    """`float` reads 0_1 as 1 and 1_0 as 10, the digits of any alphabet, and the words nan and inf."""
+    logits, labels = model(3)
+    truth = np.array(words)[labels]
+    columns = {word: logits[:, index] for index, word in enumerate(words)}
+    for names in (columns, {f"prob_{word}": softmax(logits)[:, index] for index, word in enumerate(words)}):
+        file = read_scores(write(tmp_path / f"a{suffix}", {"label": truth, **names}))
+        assert file.names == words
+        np.testing.assert_array_equal(file.labels.numpy(), labels)
+
+
+@pytest.mark.parametrize("suffix", TABLES)
+@pytest.mark.parametrize("words", [("0_0", "0_1"), ("0_1", "1_0"), ("inf", "nan"), ("०", "१"), ("０", "１")])
+def test_two_such_names_for_one_score_per_row(tmp_path, suffix, words):
+    """0_0 and 0_1 were the labels 0 and 1, so that their names were lost, and --classes gave them others."""
+    logits, labels = model()
+    prob, truth = softmax(logits)[:, 1], np.array(words)[labels]
+    path = write(tmp_path / f"a{suffix}", {"label": truth, "prob": prob})
+    file = read_scores(path)
+    assert file.names == words
+    np.testing.assert_array_equal(file.labels.numpy(), labels)
+    np.testing.assert_allclose(file.predictions().probs[:, 1], prob, rtol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["1_000", "१२", "１", "0x1", "1e", "1d3"])
+def test_scores_that_are_no_numbers_of_a_table_are_named(tmp_path, refused, text):
+    path = tmp_path / "a.csv"
+    path.write_text(f"label,logits_0,logits_1\n0,2.5,-1\n1,{text},3.5\n0,1.5,0\n", encoding="utf-8")
+    assert f"line 3: column 'logits_0' contains {text!r}, not a number" in refused(str(path))
+
+
+@pytest.mark.parametrize("text", ["+1", " 1", "1.", "1e0", "1.0"])
+def test_ones_of_spreadsheets_are_numbers(tmp_path, text):
+    path = tmp_path / "a.csv"
+    path.write_text(f"label,logits_0,logits_1\n0,2.5,{text}\n{text},{text},3.5\n0,1.5,0\n", encoding="utf-8")
+    file = read_scores(path)
+    assert file.labels.tolist() == [0, 1, 0]
+    assert file.scores[:, 1].tolist() == [1.0, 3.5, 0.0]
+
+
+def test_the_word_nan_does_not_make_a_column_of_texts_a_score(tmp_path):
+    """pandas writes nan with na_rep; a column of other texts is no column of numbers for it."""
+    logits, labels = model()
+    probs = softmax(logits)
+    city = np.where(np.arange(300) % 7 == 0, "nan", "Rome")
+    for columns in (
+        {"cat": probs[:, 0], "dog": probs[:, 1], "city": city, "label": np.array(["cat", "dog"])[labels]},
+        {"class_0": logits[:, 0], "class_1": logits[:, 1], "city": city, "label": labels},
+    ):
+        file = read_scores(write(tmp_path / "a.csv", columns))
+        assert file.num_classes == 2
+        np.testing.assert_array_equal(file.labels.numpy(), labels)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_the_line_that_tells_excel_the_separator_is_named(tmp_path, refused, separator):
+    path, rows = tmp_path / "a.csv", ["label,prob_a,prob_b", "a,0.9,0.1", "b,0.2,0.8"]
+    path.write_text("\n".join([f"sep={separator}", *rows]).replace(",", separator), encoding="utf-8")
+    assert "remove this line" in refused(path)

@@ -95,7 +95,7 @@ def only_count(names: Sequence[str]) -> bool:
     >>> only_count(["1", "2", "3"]), only_count(["1", "0"])
     (True, False)
     """
-    if not all(name.isdecimal() for name in names):
+    if not all(name.isascii() and name.isdecimal() for name in names):
         return False
     first = int(names[0])
     return first in (0, 1) and [int(name) for name in names] == list(range(first, first + len(names)))

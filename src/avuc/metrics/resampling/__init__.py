@@ -4,6 +4,7 @@ rows.py              draws predictions with replacement, as weights: the ordinar
 group_sums.py        draws groups of dependent rows, such as images, for metrics that are sums over rows
 units.py             what is drawn with replacement: rows, or cells of rows
 cell_units.py        draws random cells of rows, the same for several models on large data
+group_sample.py      a random sample of rows of groups, and the factor of its errors
 cells.py             draws cells of similar predictions (Poisson bootstrap): its cost does not grow with the rows
 random_cells.py      random cells of predictions, from which the class-wise error of large data is resampled
 resample_metrics.py  the metrics of many resamples at once, from their counts; shared by both bootstraps

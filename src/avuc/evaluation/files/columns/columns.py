@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from avuc.core.errors import InputError
 from avuc.core.probabilities import MOST_ROUNDING, rounding_error
+from avuc.evaluation.files.columns.numbers import is_finite_number, is_number
 from avuc.evaluation.files.messages import file_error, listing, number_hint, quoted
 from avuc.evaluation.files.names import Named
 
@@ -106,11 +106,11 @@ def index_labels(path: Path, labels: Sequence[str], classes: Sequence[str], wher
     """
     number = {name: index for index, name in enumerate(classes)}
     distinct = set(labels)
-    if not (distinct and distinct <= number.keys() and not all(name.isdecimal() for name in distinct)):
-        try:
-            return np.array([float(label) for label in labels]), False
-        except ValueError:
-            pass
+    named = distinct and distinct <= number.keys() and not all(name.isdecimal() for name in distinct)
+    # nan and inf alone are words; beside numbers they are numbers, too
+    numbers = all(map(is_number, distinct)) and (not distinct or any(map(is_finite_number, distinct)))
+    if numbers and not named:
+        return np.array([float(label) for label in labels]), False
     if "" in distinct:
         raise file_error(path, f"{where}: some rows have no label", "label every row, or remove these rows")
     if len(classes) < 2:
@@ -219,42 +219,6 @@ def _digits(rows: np.ndarray) -> np.ndarray:
         # 0.17 * 100 is 17 except for float32 rounding
         decimals[(np.abs(scaled - np.round(scaled)) <= 1.2e-7 * np.abs(scaled) + 1e-9).all(0)] = digits
     return decimals
-
-
-def is_number(text: str) -> bool:
-    """Return whether Python reads the text as a float."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def is_comma_number(text: str) -> bool:
-    """Return whether the text is a number without a decimal point, with or without a decimal comma."""
-    return "." not in text and is_number(text.replace(",", ".", 1))
-
-
-def as_number(text: str, comma: bool = False) -> float:
-    """Return the number, NaN for text; `comma`: with a decimal comma."""
-    if comma:
-        return float(text.replace(",", ".")) if is_comma_number(text) else np.nan
-    return float(text) if is_number(text) else np.nan
-
-
-def whole_text(text: str) -> str:
-    """Return the text of a whole number as plain digits; other texts as they are.
-
-    Digits are not read as a float, which would make ids of more than 15 digits equal.
-
-    >>> whole_text("1.0"), whole_text("007"), whole_text("1800000000000000001"), whole_text("a1")
-    ('1', '7', '1800000000000000001', 'a1')
-    """
-    match = re.fullmatch(r"([+-]?\d{1,99})(\.0*)?", text, re.ASCII)
-    if match:
-        return str(int(match[1]))
-    number = float(text) if is_number(text) else math.inf
-    return str(int(number)) if abs(number) < 2**53 and number == int(number) else text
 
 
 def no_score_columns(path: Path, names: Sequence[str], texts: Sequence[str], sample: TableSample | None) -> InputError:

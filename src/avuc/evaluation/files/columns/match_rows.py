@@ -9,7 +9,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.columns.columns import is_row_number, whole_text
+from avuc.evaluation.files.columns.columns import is_row_number
+from avuc.evaluation.files.columns.numbers import whole_text
 from avuc.evaluation.files.messages import file_error
 from avuc.evaluation.files.names import Named
 

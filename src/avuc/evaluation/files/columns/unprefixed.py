@@ -14,7 +14,6 @@ from avuc.evaluation.files.columns.columns import (
     TableSample,
     binary_column,
     columns_summing_to_one,
-    is_number,
     is_other_data,
     is_row_number,
     no_probabilities,
@@ -23,6 +22,7 @@ from avuc.evaluation.files.columns.columns import (
     ranges_overlap,
     single_score_column,
 )
+from avuc.evaluation.files.columns.numbers import is_number
 from avuc.evaluation.files.columns.rules import label_values
 from avuc.evaluation.files.messages import ambiguous_columns, listing, number_hint, two_models
 from avuc.evaluation.files.names import ReadOptions

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from avuc.core.quotes import plain_rows, quotes_are_text, tables_rows
 from avuc.evaluation.files.columns.choose import choose_columns
-from avuc.evaluation.files.columns.columns import as_number, index_labels, is_comma_number, is_number, whole_text
+from avuc.evaluation.files.columns.columns import index_labels
+from avuc.evaluation.files.columns.numbers import as_number, is_comma_number, is_finite_number, is_number, whole_text
 from avuc.evaluation.files.formats.csv_header import (
     MAX_LINE,
     REMEDY,
@@ -278,7 +279,8 @@ class _Table:
     def is_number(self, name: str) -> bool:
         position = self.position[name]
         cells = [row[position] for row in self.head if row[position]]
-        return not cells or any(is_number(cell) for cell in cells) or self._has_comma(name)
+        # a column of texts may have the word nan
+        return any(map(is_finite_number, cells)) or all(map(is_number, cells)) or self._has_comma(name)
 
     def uses_comma(self, names: Sequence[str]) -> bool:
         """Return whether numbers of these columns have a decimal comma: 0,25."""

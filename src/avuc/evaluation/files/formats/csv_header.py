@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from avuc.core.errors import InputError
-from avuc.evaluation.files.columns.columns import is_comma_number, is_number
+from avuc.evaluation.files.columns.numbers import is_comma_number, is_finite_number, is_number
 from avuc.evaluation.files.messages import file_error, listing
 
 # longest line, in characters
@@ -42,7 +42,10 @@ def _fitting_numbers(header: str, row: str, delimiter: str) -> int:
 
 
 def check_header(path: Path, names: list[str]) -> None:
-    """Raise if the first line is a row of the table instead of a header."""
+    """Raise if the first line is a row of the table, or a note for Excel, instead of a header."""
+    if names[0].lower() == "sep=":
+        problem = "the first line says how Excel separates the cells (sep=), and is no header line"
+        raise file_error(path, problem, "remove this line")
     if _are_cells(names):
         raise file_error(
             path,
@@ -86,7 +89,7 @@ def _split_by_spaces(path: Path, header: str) -> bool:
 
 def _are_cells(names: list[str]) -> bool:
     """Return whether these are cells, not names of columns: columns may be named 0, 1, 2, but not 0.25."""
-    numbers = [name for name in names if is_number(name)]
+    numbers = [name for name in names if is_finite_number(name)]
     integers = sorted(int(name) for name in numbers if name.isascii() and name.isdecimal() and len(name) < 10)
     if len(integers) < len(numbers):
         return 2 * len(numbers) >= len(names)
