@@ -70,8 +70,8 @@ def conv_bn_pairs(module: nn.Module) -> list[tuple[str, str]]:
 def _can_fold(conv: nn.Module, bn: nn.Module, owners: Counter[int]) -> bool:
     """Return whether nothing stands between the two layers, and their tensors are of one type and not shared.
 
-    Hooks between the layers, a forward function of a layer's own, parametrisations and tied weights prevent folding. A hook before the convolution, such as
-    dropout, changes only its input and does not.
+    Hooks between the layers, a forward function of a layer's own, parametrisations and tied weights prevent folding. A
+    hook before the convolution, such as dropout, changes only its input and does not.
     """
     weight, mean = conv._parameters.get("weight"), bn._buffers.get("running_mean")
     return (
