@@ -13,7 +13,7 @@ from avuc.bayes import to_bayesian
 from avuc.core.errors import InputError
 from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced, measure_statistics
 from avuc.nets import resnet20
-from avuc.posterior import NetDraw, seeded_generator
+from avuc.posterior import NetDraw, sample_generator, seeded_generator
 from avuc.prediction import predict
 
 
@@ -35,8 +35,8 @@ def test_by_hand() -> None:
     bayesian, some = small(), images(300)
     posterior = PerDrawBatchNorm(bayesian, some)
     for index in range(3):
-        drawn = posterior.draw(seeded_generator(0, index))
-        plain = bayesian.draw(seeded_generator(0, index))
+        drawn = posterior.draw(sample_generator(0, index))
+        plain = bayesian.draw(sample_generator(0, index))
         assert isinstance(drawn, NetDraw)
         weights = bayesian.layout.by_name(plain.weights)
         assert torch.equal(drawn.weights["0.weight"], weights["0.weight"])
@@ -92,7 +92,7 @@ def test_resnet_through_predict() -> None:
     posterior = PerDrawBatchNorm(bayesian, some).eval()
     found = predict(posterior, images(5, 2), samples=2, seed=4, progress=False)
     x = images(5, 2).permute(0, 3, 1, 2).float() / 255
-    draws = torch.stack([posterior.draw(seeded_generator(4, s))(x).softmax(-1) for s in range(2)])
+    draws = torch.stack([posterior.draw(sample_generator(4, s))(x).softmax(-1) for s in range(2)])
     torch.testing.assert_close(found.probs.float(), draws.mean(0), rtol=1e-3, atol=1e-4)
 
 
