@@ -270,8 +270,7 @@ class Run:
         self.stopped = bool(settings.patience) and epoch - self.best["epoch"] >= settings.patience
 
     def _save(self) -> None:
-        directory = self.job.directory
-        if directory is None:
+        if self.job.directory is None:
             return
         if self.ranks.first:
             tensors = dict(self.best_tensors)
@@ -280,7 +279,7 @@ class Run:
             checkpoint = Checkpoint(
                 self.epoch, self.history, self.identity, tensors, self.best, self.stopped, self.seconds
             )
-            self.saved = save(directory, checkpoint)
+            self.saved = save(self.job.directory, checkpoint)
         self.saved, self.saved_at = self.ranks.from_first(self.saved), time.monotonic()
 
     @property
@@ -311,7 +310,8 @@ class Run:
             unfreeze(trainer.model, trainer.frozen_weights)
             trainer.model.eval()
         models = [trainer.model for trainer in self.trainers]
-        inputs = None if isinstance(data, Stream) else data.inputs
+        # a frozen trunk keeps its batch-norm statistics
+        inputs = None if isinstance(data, Stream) or self.job.settings.freeze_trunk else data.inputs
         posterior = self.job.method.posterior(models, images=inputs if isinstance(inputs, Tensor) else None)
         return Fitted(models, posterior, self.history, self.threshold, self.epoch, self.seconds)
 
