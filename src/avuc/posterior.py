@@ -20,6 +20,9 @@ from avuc.core.private_copy import private_copy
 
 __all__ = ["Draw", "NetDraw", "Posterior"]
 
+# the random stream of sample 0; `training.model_trainer` has those with smaller numbers
+FIRST_SAMPLE = 6
+
 Draw = Callable[..., Any]
 """A sample of a posterior: a function from images, or whatever the network takes, to logits (N, C)."""
 
@@ -124,3 +127,30 @@ def seed_of(*key: int) -> int:
     """
     state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
     return int(state >> np.uint64(1))
+
+
+def sample_generator(seed: int, index: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return the generator of sample `index` of `predict(seed=seed)`.
+
+    Args:
+        seed, index, device: as in `sample_seed`.
+    """
+    return torch.Generator(device=device).manual_seed(sample_seed(seed, index, device))
+
+
+def sample_seed(seed: int, index: int, device: torch.device | str = "cpu") -> int:
+    """Return the seed of the noise of sample `index` of `predict(seed=seed)`.
+
+    On a CPU, (seed, 0) gives the numbers of the initial weights of `fit(seed=seed)`, so the noise of sample 0 would be
+    these weights. It has a key of its own. A GPU draws other numbers from the same seed.
+
+    Args:
+        seed: of all samples.
+        index: number of the sample.
+        device: where the noise is drawn.
+
+    >>> sample_seed(3, 1) == seed_of(3, 1), sample_seed(3, 0) == seed_of(3, 0)
+    (True, False)
+    """
+    own = (FIRST_SAMPLE,) if index == 0 and torch.device(device).type == "cpu" else ()
+    return seed_of(seed, index, *own)

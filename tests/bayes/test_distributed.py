@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from avuc.bayes import noise, to_bayesian
+from avuc.bayes import to_bayesian
+from avuc.core.random_numbers import rank_generators
 
 
 def rank_main(rank: int, port: int, folder: str) -> None:
@@ -25,7 +26,7 @@ def rank_main(rank: int, port: int, folder: str) -> None:
         x = torch.randn(2, 6, 4, dtype=torch.float64)[rank]
         # the same draw through the wrapper and without it: this rank's generator starts over in between
         for way, module in {"parallel": DistributedDataParallel(bayesian), "alone": bayesian}.items():
-            noise._generators.clear()
+            rank_generators.clear()
             bayesian.zero_grad()
             (module(x).square().mean() + bayesian.kl() / 10).backward()
             for name, p in bayesian.named_parameters():

@@ -9,7 +9,7 @@ from avuc.bayes import to_bayesian
 from avuc.deploy import as_module
 from avuc.methods import SWAG, LLDropout
 from avuc.methods.batch_norm import PerDrawBatchNorm
-from avuc.posterior import Posterior, seeded_generator
+from avuc.posterior import Posterior, sample_generator
 from avuc.prediction import predict
 
 
@@ -30,7 +30,7 @@ def check(posterior: Posterior, x: Tensor) -> None:
     found = as_module(posterior, samples=6)(x)[0]
     torch.testing.assert_close(found, predict(posterior, x, samples=6, progress=False).probs, atol=1e-6, rtol=1e-5)
     with torch.no_grad():
-        by_hand = [posterior.draw(seeded_generator(0, index))(x).softmax(-1) for index in range(6)]
+        by_hand = [posterior.draw(sample_generator(0, index))(x).softmax(-1) for index in range(6)]
     torch.testing.assert_close(found, torch.stack(by_hand).mean(0), atol=1e-6, rtol=1e-5)
 
 

@@ -149,11 +149,13 @@ def test_what_it_does_not_support(kernel: type[PlainKernel], monkeypatch: pytest
     other = small_cnn(10, (32, 32, 3), generator=torch.Generator().manual_seed(0))
     hooked = net()
     hooked.layer1.register_forward_hook(lambda module, args, output: output * 2)
+    patched = net()
+    patched.conv1.forward = patched.conv1.forward
     posterior = to_bayesian(net())
     predict(posterior, images, samples=2, progress=False)
     for options in ({"compiled": False}, {"fold_batch_norm": False}):
         low(posterior, samples=2, **options)(images, labels)
-    for different in (other, hooked):
+    for different in (other, hooked, patched):
         low(DeterministicPosterior(different))(images, labels)
     low(to_bayesian(net(), layers="last"), samples=3)(images, labels)  # which has a faster backend
     small = torch.randint(256, (4, 16, 16, 3), dtype=torch.uint8)

@@ -393,6 +393,12 @@ def hooked(generator: torch.Generator) -> nn.Module:
     return found
 
 
+def patched(generator: torch.Generator) -> nn.Module:
+    found = net(generator)
+    found.bn1.forward = lambda x: x
+    return found
+
+
 def frozen(generator: torch.Generator) -> nn.Module:
     found = net(generator)
     next(found.parameters()).requires_grad_(False)
@@ -407,6 +413,7 @@ REFUSED: dict[str, tuple[Method, Callable[[torch.Generator], nn.Module], str]] =
     "several draws": (SVI(train_draws=2), net, "one weight sample"),
     "another method": (Unknown(), net, "method vanilla"),
     "hooks": (Vanilla(), hooked, "hooks"),
+    "own forward": (Vanilla(), patched, "forward function of its own"),
     "frozen weights": (Vanilla(), frozen, "frozen"),
 }
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from avuc.bayes import to_bayesian
 from avuc.core.errors import InputError, NonFiniteError
 from avuc.losses import AvUCLoss, Quadrants, avuc_loss, avuc_quadrants
 
@@ -196,9 +197,24 @@ def rank_main(rank: int, port: int, out: str) -> None:
         for x, *rest in parts:
             value = running(model.module(x), *rest)
         results[variant] = gradients(model), value.detach()
+    # the noise of a rank is not that of torch's own generator
+    passes: list[list[Tensor]] = [[], []]
+    posterior = to_bayesian(net(), initial_std=0.5)
+    for again in range(2):  # the first time, the rank's generator is made inside
+        for outputs in passes:
+            outputs.clear()
+        loss.total((keep(posterior(x), passes[0]), *rest) for x, *rest in parts)
+        for x, *_ in parts:
+            keep(posterior(x), passes[1])
+        assert all(map(torch.equal, *passes)), again
     torch.save(results, f"{out}/{rank}.pt")
     dist.barrier()
     os._exit(0)  # gloo sometimes aborts while Python shuts down
+
+
+def keep(logits: Tensor, outputs: list[Tensor]) -> Tensor:
+    outputs.append(logits.detach())
+    return logits
 
 
 def test_two_ranks_with_two_micro_batches_each(tmp_path: Path, run_ranks: Callable[..., None]) -> None:

@@ -13,7 +13,7 @@ from avuc.bayes import to_bayesian
 from avuc.core.errors import InputError
 from avuc.methods.batch_norm import PerDrawBatchNorm, evenly_spaced, measure_statistics
 from avuc.nets import resnet20
-from avuc.posterior import NetDraw, seeded_generator
+from avuc.posterior import NetDraw, sample_generator, seeded_generator
 from avuc.prediction import predict
 
 
@@ -35,8 +35,8 @@ def test_by_hand() -> None:
     bayesian, some = small(), images(300)
     posterior = PerDrawBatchNorm(bayesian, some)
     for index in range(3):
-        drawn = posterior.draw(seeded_generator(0, index))
-        plain = bayesian.draw(seeded_generator(0, index))
+        drawn = posterior.draw(sample_generator(0, index))
+        plain = bayesian.draw(sample_generator(0, index))
         assert isinstance(drawn, NetDraw)
         weights = bayesian.layout.by_name(plain.weights)
         assert torch.equal(drawn.weights["0.weight"], weights["0.weight"])
@@ -92,7 +92,7 @@ def test_resnet_through_predict() -> None:
     posterior = PerDrawBatchNorm(bayesian, some).eval()
     found = predict(posterior, images(5, 2), samples=2, seed=4, progress=False)
     x = images(5, 2).permute(0, 3, 1, 2).float() / 255
-    draws = torch.stack([posterior.draw(seeded_generator(4, s))(x).softmax(-1) for s in range(2)])
+    draws = torch.stack([posterior.draw(sample_generator(4, s))(x).softmax(-1) for s in range(2)])
     torch.testing.assert_close(found.probs.float(), draws.mean(0), rtol=1e-3, atol=1e-4)
 
 
@@ -137,3 +137,51 @@ def test_a_pickled_posterior_gives_the_same_samples() -> None:
     expected = predict(posterior, x, samples=3, progress=False).probs
     for same in (pickle.loads(pickle.dumps(posterior)), copy.deepcopy(posterior)):
         assert torch.equal(predict(same, x, samples=3, progress=False).probs, expected)
+
+
+def test_instance_normalisation_with_running_statistics() -> None:
+    """Means over batches, and of a layer that is called twice over its calls; torch would leave 0 and 1."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = 2 + torch.randn(300, 3, 5, 5, generator=generator)
+    norm = nn.InstanceNorm2d(3, track_running_stats=True)
+    for net, calls in ((nn.Sequential(norm), 1), (Twice(norm), 2)):
+        statistics = measure_statistics(net, {}, inputs)
+        means, variances = [], []
+        for batch in (inputs[0::2], inputs[1::2]):
+            for factor in (1, 3)[:calls]:
+                each = (factor * batch).double().flatten(2)
+                means.append(each.mean(2).mean(0))
+                variances.append(each.var(2).mean(0))
+        name = "0" if calls == 1 else "norm"
+        for kind, expected in (("mean", means), ("var", variances)):
+            found = statistics[f"{name}.running_{kind}"].double()
+            torch.testing.assert_close(found, torch.stack(expected).mean(0), rtol=1e-5, atol=1e-5)
+    assert norm.momentum == 0.1
+    assert bool((norm.running_mean == 0).all())
+
+
+class Twice(nn.Module):
+    """Calls its normalisation twice."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x) + self.norm(3 * x)
+
+
+class Frozen(nn.Sequential):
+    """Keeps its first layer in evaluation mode, as is usual for pretrained normalisation."""
+
+    def train(self, mode: bool = True) -> Frozen:
+        super().train(mode)
+        self[0].eval()
+        return self
+
+
+def test_layers_that_train_leaves_in_evaluation_mode_keep_their_statistics() -> None:
+    net = Frozen(nn.BatchNorm1d(3), nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
+    statistics = measure_statistics(net, {}, 2 + torch.randn(300, 3))
+    assert list(statistics) == ["2.running_mean", "2.running_var"]
+    assert not net.training

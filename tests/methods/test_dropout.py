@@ -15,7 +15,7 @@ from avuc.deploy import as_module
 from avuc.methods import Dropout, LLDropout
 from avuc.methods.dropout import DropoutHook, DropoutPosterior
 from avuc.nets import mlp, resnet20, small_cnn
-from avuc.posterior import seeded_generator
+from avuc.posterior import sample_generator
 from avuc.prediction import predict
 from avuc.uncertainty import mutual_information
 
@@ -350,7 +350,7 @@ def test_dropout_inside_a_transformer_of_torch_counts_in_predictions(make: str, 
         posterior = DropoutPosterior(Dropout(rate=0.3, own_layers=make == "own_layers").build(net))
     predictions = predict(posterior, x, samples=300, progress=False)
     with torch.no_grad():
-        samples = torch.stack([posterior.draw(seeded_generator(0, s))(x).softmax(-1) for s in range(300)])
+        samples = torch.stack([posterior.draw(sample_generator(0, s))(x).softmax(-1) for s in range(300)])
         assert torch.allclose(predictions.probs, samples.mean(0), atol=1e-5)
         exported = as_module(posterior, samples=300, example=x[:1])(x)[0] if make != "before weights" else None
         if exported is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import types
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -142,6 +144,18 @@ def hooked() -> nn.Module:
     return module
 
 
+def patched(place: int, bound: bool) -> nn.Module:
+    """A layer got a forward function of its own, as by libraries that add adapters."""
+    module = nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2))
+    layer, kind = module[place], type(module[place])
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        return 2 * kind.forward(self, x)  # type: ignore[arg-type]
+
+    layer.forward = types.MethodType(forward, layer) if bound else lambda x: forward(layer, x)
+    return module
+
+
 def normed() -> nn.Module:
     return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 2, 3)), nn.BatchNorm2d(2))
 
@@ -175,6 +189,10 @@ NOT = {
     "shared statistics": shared_statistics,
     "tied": tied,
     "hooked": hooked,
+    "own forward of the convolution": lambda: patched(0, bound=True),
+    "own forward of the normalisation": lambda: patched(1, bound=True),
+    "a function in place of the convolution's forward": lambda: patched(0, bound=False),
+    "a function in place of the normalisation's forward": lambda: patched(1, bound=False),
     "weight norm": normed,
     "batch statistics": lambda: nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)),
     "other order": lambda: nn.Sequential(nn.BatchNorm2d(2), nn.Conv2d(2, 2, 3)),
@@ -290,7 +308,9 @@ def test_nets_of_one_architecture_compile_once(monkeypatch: pytest.MonkeyPatch) 
         padded.layer2[0].shortcut.before, padded.layer2[0].shortcut.after = 0, 16
         hooked = lived_in(resnet20())
         hooked.layer1.register_forward_hook(lambda module, inputs, output: 2 * output)
-        for number, net in enumerate((wider, padded, hooked), start=2):
+        patched = lived_in(resnet20())
+        patched.conv1.forward = lambda x: 2 * F.conv2d(x, patched.conv1.weight, padding=1)
+        for number, net in enumerate((wider, padded, hooked, patched), start=2):
             torch.testing.assert_close(Runner(net, compiled=True).function({})(x), net(x), rtol=1e-5, atol=1e-5)
             assert len(compiled) == number
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from avuc.data.arrays import as_input
 from avuc.methods.swag import SWAGModel, SWAGPosterior
 from avuc.nets import small_cnn
-from avuc.posterior import Posterior, seeded_generator
+from avuc.posterior import Posterior, sample_generator
 
 
 def digits(rows: int = 6, seed: int = 0, side: int = 12) -> tuple[Tensor, Tensor]:
@@ -39,7 +39,7 @@ def stored(posterior: Posterior, x: Tensor, count: int, seed: int) -> Tensor:
     with torch.no_grad():
         return torch.stack(
             [
-                (member(s) if member and posterior.num_draws else posterior.draw(seeded_generator(seed, s)))(x)
+                (member(s) if member and posterior.num_draws else posterior.draw(sample_generator(seed, s)))(x)
                 for s in range(count)
             ]
         )

@@ -20,7 +20,7 @@ from avuc.bayes import to_bayesian
 from avuc.calibration import MultiLabelCalibrator, TemperatureScaling
 from avuc.core.errors import InputError
 from avuc.metrics import StreamingMetrics
-from avuc.posterior import seeded_generator
+from avuc.posterior import sample_generator
 from avuc.prediction import Predictor, predict
 from avuc.predictions import MultiLabelPredictions, Predictions
 
@@ -90,7 +90,7 @@ def test_each_kept_pixel_is_a_row(ignored: bool, last: bool, loaded: bool) -> No
     predictor = Predictor(posterior, samples=3, class_dim=-1 if last else None, batch_size=2)
     found = predictor(DataLoader(TensorDataset(x, labels), batch_size=3)) if loaded else predictor(x, labels)
     with torch.no_grad():
-        each = [posterior.draw(seeded_generator(0, s))(x) for s in range(3)]
+        each = [posterior.draw(sample_generator(0, s))(x) for s in range(3)]
     check(found, [logits.movedim(-1, 1) if last else logits for logits in each], labels)
 
 
@@ -304,7 +304,7 @@ def test_multilabel_networks(loaded: bool, per_label: bool | None) -> None:
     posterior = to_bayesian(net, initial_std=0.4)
     predictor = Predictor(posterior, samples=5, task="multilabel", batch_size=7)
     with torch.no_grad():
-        logits = torch.stack([posterior.draw(seeded_generator(0, s))(x) for s in range(5)])
+        logits = torch.stack([posterior.draw(sample_generator(0, s))(x) for s in range(5)])
     labels = (logits.mean(0) + 4 * torch.randn(60, 3, generator=generator) > 0).long()
     labels[3, 1] = -100
     data = (DataLoader(TensorDataset(x, labels), batch_size=16),) if loaded else (x, labels)

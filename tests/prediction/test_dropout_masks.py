@@ -10,7 +10,7 @@ from torch.func import functional_call
 from avuc.methods.dropout import Dropout, DropoutPosterior
 from avuc.nets import resnet20, small_cnn
 from avuc.nets.fold import conv_bn_pairs
-from avuc.posterior import seeded_generator
+from avuc.posterior import sample_generator, seeded_generator
 from avuc.prediction import predict
 from avuc.prediction.backends.dropout_masks import mask_shapes, masked_net, masks_of, runs
 from avuc.predictions import Predictions
@@ -83,7 +83,7 @@ def test_what_cannot_be_rewritten_runs_as_it_is(kind: type[nn.Module], extra: bo
     posterior = DropoutPosterior(model)
     x = torch.rand(6, 4)
     with torch.no_grad():
-        logits = torch.stack([posterior.draw(seeded_generator(0, s))(x) for s in range(4)])
+        logits = torch.stack([posterior.draw(sample_generator(0, s))(x) for s in range(4)])
     found = predict(posterior, x, samples=4, progress=False)
     expected = Predictions.from_samples(logits)
     torch.testing.assert_close(found.probs, expected.probs, rtol=0, atol=1e-6)
@@ -125,7 +125,7 @@ def test_a_network_that_reads_attributes_of_its_layers(name: str) -> None:
     posterior = DropoutPosterior(Dropout(rate=0.3).build(ReadsItsLayer(name)))
     x = torch.rand(6, 4)
     with torch.no_grad():
-        logits = torch.stack([posterior.draw(seeded_generator(0, s))(x) for s in range(4)])
+        logits = torch.stack([posterior.draw(sample_generator(0, s))(x) for s in range(4)])
     found = predict(posterior, x, samples=4, progress=False)
     torch.testing.assert_close(found.probs, Predictions.from_samples(logits).probs, rtol=0, atol=1e-6)
     masked = masked_net(posterior.net)

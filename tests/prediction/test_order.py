@@ -15,7 +15,7 @@ from avuc.calibration import MultiLabelCalibrator, TemperatureScaling, VectorSca
 from avuc.core.errors import InputError
 from avuc.methods.dropout import DropoutPosterior
 from avuc.methods.ll_dropout import LLDropout
-from avuc.posterior import seeded_generator
+from avuc.posterior import sample_generator
 from avuc.prediction import Predictor, predict
 from avuc.predictions import MultiLabelPredictions, Predictions
 
@@ -225,6 +225,6 @@ def test_dropout_over_graphs() -> None:
     posterior = DropoutPosterior.of_own_layers(DroppedGraphs())
     loader = DataLoader([batch, batch], batch_size=None)
     found = predict(posterior, loader, samples=5, inputs=lambda batch: (tuple(batch[0]), batch[1]), progress=False)
-    draws = [posterior.draw(seeded_generator(0, sample)) for sample in range(5)]
+    draws = [posterior.draw(sample_generator(0, sample)) for sample in range(5)]
     expected = torch.stack([draw(nodes, graph).softmax(-1) for draw in draws]).mean(0)
     torch.testing.assert_close(found.probs, expected.repeat(2, 1))

@@ -19,9 +19,12 @@ from avuc.data.arrays import as_input
 from avuc.methods.dropout import Dropout
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
+from avuc.nets import mlp
 from avuc.posterior import NetDraw, Posterior, evaluating, seeded_generator
 from avuc.prediction import predict
+from avuc.prediction.model import sample_of
 from avuc.predictions import Predictions
+from avuc.training.model_trainer import START
 from avuc.uncertainty import entropy
 
 from .conftest import cnn, digits, stored
@@ -423,6 +426,17 @@ def test_recurrent_net() -> None:
 def test_seeds_are_well_mixed() -> None:
     first = {seeded_generator(seed, draw).initial_seed() for seed in range(40) for draw in range(40)}
     assert len(first) == 1600
+
+
+def test_no_sample_has_the_numbers_of_the_initial_weights() -> None:
+    """`fit` and `predict` have the same default seed: the noise of sample 0 would be the weights before training."""
+    net = mlp(3, (8, 8, 1), generator=seeded_generator(5, 0, START))
+    posterior = to_bayesian(net)
+    for index in range(3):
+        sample = sample_of(posterior, index, 5, torch.device("cpu"))
+        noise = posterior.layout.by_name(sample.weights - posterior.mu.detach())["layers.0.weight"]
+        together = torch.stack([noise.flatten(), net.layers[0].weight.detach().flatten()])
+        assert abs(float(torch.corrcoef(together)[0, 1])) < 0.1
 
 
 class Terminal(io.StringIO):

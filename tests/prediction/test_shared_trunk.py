@@ -12,7 +12,7 @@ from avuc.bayes import to_bayesian
 from avuc.methods.dropout import DropoutPosterior
 from avuc.methods.ll_dropout import LLDropout
 from avuc.nets import mlp, resnet20, small_cnn
-from avuc.posterior import NetDraw, seeded_generator
+from avuc.posterior import NetDraw, sample_generator
 from avuc.prediction.backends.shared_trunk import SharedTrunkBackend
 from avuc.prediction.predictor import Predictor
 
@@ -39,7 +39,7 @@ def check(posterior: object, x: Tensor, used: bool, draws: int = 20) -> Predicto
     predictor = Predictor(posterior, samples=draws, batch_size=3)
     found = predictor.logits(x)
     with torch.no_grad():
-        expected = torch.stack([posterior.draw(seeded_generator(0, s))(x) for s in range(draws)])
+        expected = torch.stack([posterior.draw(sample_generator(0, s))(x) for s in range(draws)])
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     # a backend that does not support a sample is replaced by the generic one
     assert (isinstance(predictor._runner.special, SharedTrunkBackend) and not predictor._runner.generic) == used
@@ -137,7 +137,7 @@ def test_a_path_that_only_some_batches_take() -> None:
     predictor = Predictor(posterior, samples=2, batch_size=3)
     with torch.no_grad():
         expected = torch.stack(
-            [torch.cat([posterior.draw(seeded_generator(0, s))(part) for part in x.split(3)]) for s in range(2)]
+            [torch.cat([posterior.draw(sample_generator(0, s))(part) for part in x.split(3)]) for s in range(2)]
         )
     torch.testing.assert_close(predictor.logits(x), expected, rtol=1e-5, atol=1e-5)
 

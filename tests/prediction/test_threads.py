@@ -21,7 +21,7 @@ from avuc.methods.ll_dropout import LLDropout
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.nets import runner as running
 from avuc.nets.fold import conv_bn_pairs
-from avuc.posterior import NetDraw, Posterior, seeded_generator
+from avuc.posterior import NetDraw, Posterior, sample_generator
 from avuc.prediction import predict
 from avuc.prediction.predictor import Predictor
 from avuc.predictions import Predictions
@@ -173,14 +173,14 @@ def test_draws_called_in_threads(name: str) -> None:
     """Draws of one posterior, called as they are."""
     posterior = MADE[name]()
     x = as_input(images())
-    draws = [posterior.draw(seeded_generator(0, index)) for index in range(THREADS)]
+    draws = [posterior.draw(sample_generator(0, index)) for index in range(THREADS)]
     with torch.no_grad():
         expected = [draw(x) for draw in draws]
 
     def task(index: int) -> Callable[[], list[Tensor]]:
         @torch.no_grad()
         def call() -> list[Tensor]:
-            return [posterior.draw(seeded_generator(0, index))(x) for _ in range(20)]
+            return [posterior.draw(sample_generator(0, index))(x) for _ in range(20)]
 
         return call
 
@@ -264,7 +264,7 @@ def test_a_net_can_be_used_while_its_posterior_predicts() -> None:
     try:
         with torch.no_grad():
             for index in range(300):
-                posterior.draw(seeded_generator(0, index))(x)
+                posterior.draw(sample_generator(0, index))(x)
     finally:
         done.set()
         thread.join()

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from avuc.core.errors import InputError
 from avuc.data import Dataset, as_input
-from avuc.methods import LLSVI, SVI, Dropout, Objective, Vanilla
-from avuc.posterior import seeded_generator
+from avuc.methods import LLSVI, SVI, SWAG, Dropout, Objective, Vanilla
+from avuc.posterior import NetDraw, seeded_generator
 from avuc.train import TrainSettings, fit
 
 SETTINGS = TrainSettings(
@@ -97,6 +97,15 @@ def test_nothing_is_dropped_in_the_trunk(method: Vanilla | SVI, data: Dataset) -
         torch.testing.assert_close(features, net.features[0], rtol=1e-5, atol=1e-6)
     if isinstance(method, Vanilla):
         assert not torch.equal(trained.last.weight, net.last.weight)
+
+
+def test_samples_of_swag_have_the_statistics_of_the_trunk(data: Dataset) -> None:
+    """The last layer was trained on features with these; those of the training data are others."""
+    fitted = fit(SWAG(start=0.0), trained_net(), data, settings=SETTINGS, seed=4, progress=False)
+    sample = fitted.posterior.draw(torch.Generator().manual_seed(0))
+    assert isinstance(sample, NetDraw)
+    for name in ("1.running_mean", "1.running_var"):
+        assert torch.equal(sample.weights[name], trained_net().state_dict()[name])
 
 
 def test_dropout_is_refused(data: Dataset) -> None:

@@ -155,6 +155,46 @@ def test_the_best_epoch_and_a_reset_optimizer_survive_an_interruption(
     assert_equal(whole, resumed)
 
 
+class Centred(nn.Module):
+    """Subtracts a running mean, which is a buffer outside the `state_dict`; a cache grows in the first pass."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.net = mlp(10, (8, 8, 1), hidden=(16,), generator=generator)
+        self.register_buffer("mean", torch.zeros(8, 8), persistent=False)
+        self.register_buffer("cache", torch.zeros(0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.mean.lerp_(x.mean((0, 1)), 0.01)
+                self.cache = torch.ones(3)
+        return self.net(x - self.mean)
+
+
+@pytest.mark.parametrize("change", [{}, {"keep": "best_accuracy"}], ids=["last", "best"])
+def test_buffers_outside_the_state_dict_survive_an_interruption(
+    change: dict, train: Dataset, held_out: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(QUICK, learning_rate=0.05, pad=0, **change)
+
+    def run(directory: Path | None) -> Tensor:
+        options: dict[str, Any] = {"validation": held_out, "settings": settings, "directory": directory}
+        fitted = fit(SVI(), lambda g: Centred(g), train, progress=False, **options)
+        module = fitted.models[0].module
+        assert isinstance(module, Centred)
+        assert module.cache.tolist() == [1, 1, 1]
+        return module.mean
+
+    whole = run(None)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(Stopped):
+            run(tmp_path)
+    for _ in ("resumed", "read back"):
+        assert torch.equal(run(tmp_path), whole)
+
+
 def train_slowly(images: Tensor, labels: Tensor, directory: Path, pause: float) -> None:
     torch.set_num_threads(1)
     step = ModelTrainer.step

@@ -18,7 +18,7 @@ from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError
 from avuc.losses import AvUCLoss, elbo_loss
 from avuc.metrics import evaluate
-from avuc.posterior import seeded_generator
+from avuc.posterior import sample_generator, seeded_generator
 from avuc.transformers import AvUCObjective, AvUCTrainer, compute_metrics
 
 # short trainings that stay in the warm-up
@@ -157,7 +157,7 @@ def test_predict_takes_tokens_with_their_mask(adapter: BayesianModule, rows: Mak
     inputs = {"input_ids": data.ids, "attention_mask": data.mask}
     found = predict(adapter, inputs, data.labels, samples=5, seed=3, progress=False)
     with torch.no_grad():
-        each = [adapter.draw(seeded_generator(3, s))(**inputs).logits.double().softmax(-1) for s in range(5)]
+        each = [adapter.draw(sample_generator(3, s))(**inputs).logits.double().softmax(-1) for s in range(5)]
     torch.testing.assert_close(found.probs.double(), torch.stack(each).mean(0), rtol=0, atol=1e-6)
     assert found.samples == 5
     assert float(found.mutual_information.mean()) > 0

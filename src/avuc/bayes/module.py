@@ -15,7 +15,7 @@ from avuc.bayes.flipout import flip
 from avuc.bayes.layout import Layers, Layout, choose
 from avuc.bayes.mean_field import MEAN_FIELD, Family
 from avuc.bayes.moped import Moped
-from avuc.bayes.noise import flat_noise, own_generator
+from avuc.bayes.noise import flat_noise
 from avuc.bayes.plain import check_checkpointing, check_embeddings, check_plain
 from avuc.bayes.prior import Normal, inverse_softplus
 from avuc.bayes.radial import RADIAL
@@ -25,6 +25,7 @@ from avuc.bayes.saving import check as check_state
 from avuc.core.errors import InputError
 from avuc.core.numbers import check_number
 from avuc.core.private_copy import deep_copy
+from avuc.core.random_numbers import noise_source
 
 POSTERIORS: dict[str, Family] = {"mean_field": MEAN_FIELD, "radial": RADIAL}
 ESTIMATORS = ("weight", "flipout")
@@ -151,7 +152,7 @@ class BayesianModule(nn.Module):
 
         In a distributed run, a generator of this rank replaces torch's own, so that ranks with equal seeds differ.
         """
-        generator = generator or self.generator or own_generator(self.mu.device)
+        generator = noise_source(generator or self.generator, self.mu.device)
         with torch.no_grad():
             return flat_noise(POSTERIORS[self.posterior], self.layout.sizes, self.mu, generator)
 
@@ -206,7 +207,7 @@ class BayesianModule(nn.Module):
     def _estimate(self, generator: torch.Generator | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.estimator == "weight":
             return self.run(self.weights(self.noise(generator)), *args, **kwargs)
-        generator = generator or self.generator or own_generator(self.mu.device)
+        generator = noise_source(generator or self.generator, self.mu.device)
         return flip(self, generator, args, kwargs)
 
     def run_views(

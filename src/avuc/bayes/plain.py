@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from avuc.core.errors import InputError
+from avuc.core.private_copy import changed_by_eval
 
 WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 def check_plain(module: Any, posterior: type[nn.Module]) -> None:
-    """Raise `InputError` for a module that is or holds a posterior, whose μ and ρ would be sampled, a wrapper, or a
-    recurrent layer with a computed weight.
+    """Raise `InputError` for a module that is or holds a posterior, whose μ and ρ would be sampled, a wrapper, a
+    recurrent layer with a computed weight, or weights that `eval()` changes.
 
     Args:
         module: the module to convert.
@@ -47,6 +48,13 @@ def check_plain(module: Any, posterior: type[nn.Module]) -> None:
                 "parametrisation), and such a recurrent layer cannot be converted; make the weight a parameter again, "
                 "for example with torch.nn.utils.parametrize.remove_parametrizations"
             )
+    changed = changed_by_eval(module, from_training=True)
+    if changed:
+        raise InputError(
+            f"to_bayesian: eval() changes {changed!r} in {type(module).__name__}, as if adapters are merged into the "
+            "weights, and would not change sampled weights; switch that off, for example with merge_weights=False of "
+            "loralib"
+        )
 
 
 def check_checkpointing(module: nn.Module, weights: Collection[str]) -> None:

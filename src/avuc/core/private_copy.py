@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -34,17 +35,19 @@ def _computed(module: nn.Module) -> Iterator[Tensor]:
 
 
 def written_in_forward(module: nn.Module) -> list[Tensor]:
-    """Return the tensors of a network that a forward pass in evaluation mode may write to.
+    """Return the tensors of a network that a forward pass in evaluation mode, or `eval()` itself, may write to.
 
-    These are its buffers, such as the counters of a user's layer or the ranges of an observer, and the weights of
-    embeddings with `max_norm`, which torch scales in place.
+    These are its buffers, such as the counters of a user's layer or the ranges of an observer, the weights of
+    embeddings with `max_norm`, which torch scales in place, and those of layers with a `train()` of their own.
 
     >>> len(written_in_forward(nn.Embedding(5, 3))), len(written_in_forward(nn.Embedding(5, 3, max_norm=1.0)))
     (0, 1)
     """
     embeddings = [layer for layer in module.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
     scaled = [layer.weight for layer in embeddings if layer.max_norm is not None and isinstance(layer.weight, Tensor)]
-    return [tensor for tensor in (*module.buffers(), *scaled) if not is_lazy(tensor)]
+    switching = [layer for layer in module.modules() if layer.training and type(layer).train is not nn.Module.train]
+    switched = [weight for layer in switching for weight in layer.parameters(recurse=False)]
+    return [tensor for tensor in (*module.buffers(), *scaled, *switched) if not is_lazy(tensor)]
 
 
 def private_copy(module: nn.Module, *, share_buffers: bool = False) -> nn.Module:
@@ -76,3 +79,33 @@ def private_copy(module: nn.Module, *, share_buffers: bool = False) -> nn.Module
 def _copied(module: nn.Module, known: dict[int, Tensor]) -> nn.Module:
     duplicate: nn.Module = copy.deepcopy(module, dict(known))
     return duplicate
+
+
+def changed_by_eval(module: nn.Module, *, from_training: bool) -> str:
+    """Return the name of a weight that `eval()` changes; an empty text if there is none.
+
+    Some adapters (loralib) are added to the weights of their layer in evaluation mode, and taken away in training mode.
+    A private copy in evaluation mode would change the weights that it shares with the network.
+
+    Args:
+        module: the network; it is not changed.
+        from_training: whether it is put into training mode first.
+    """
+    if all(type(layer).train is nn.Module.train and type(layer).eval is nn.Module.eval for layer in module.modules()):
+        return ""  # nearly all networks, which need no copy
+    try:
+        scratch = deep_copy(module)
+    except (TypeError, RuntimeError):  # such as a wrapper with a process group
+        return ""
+    if from_training:
+        scratch.train()
+    named = [*scratch.named_parameters(), *scratch.named_buffers()]
+    before = {name: tensor.detach().clone() for name, tensor in named if not is_lazy(tensor)}
+    scratch.eval()
+    after = {**dict(scratch.named_parameters()), **dict(scratch.named_buffers())}
+    changed = (name for name, value in before.items() if name not in after or not _equal(after[name], value))
+    return next(changed, "")
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())

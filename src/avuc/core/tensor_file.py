@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from avuc.core.atomic import atomic_path
 from avuc.core.errors import InputError, out_of_memory
@@ -43,6 +44,16 @@ DTYPES = {
     "C64": torch.complex64,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def can_store(tensor: Tensor) -> bool:
+    """Return whether a file can hold a tensor: its type is known, and its numbers lie in memory as they are.
+
+    >>> can_store(torch.zeros(2)), can_store(torch.zeros(2).to_sparse())
+    (True, False)
+    """
+    plain = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+    return plain and tensor.dtype in NAMES and not is_lazy(tensor)
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:

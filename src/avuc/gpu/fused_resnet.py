@@ -142,8 +142,14 @@ def _description(net: CifarResNet) -> str:
 
 
 def _is_modified(net: nn.Module) -> bool:
-    """Return whether the network has hooks, parametrisations or another class, which the kernel would ignore."""
+    """Return whether the network has hooks, parametrisations, forward functions of single layers or another class.
+
+    The kernel would ignore them.
+    """
     return type(net) is not CifarResNet or any(
-        layer._forward_hooks or layer._forward_pre_hooks or parametrize.is_parametrized(layer)
+        layer._forward_hooks
+        or layer._forward_pre_hooks
+        or "forward" in vars(layer)
+        or parametrize.is_parametrized(layer)
         for layer in net.modules()
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 from avuc.core.caller import warn_caller
 from avuc.core.data_parallel import Group, sum_over_ranks, world_size
 from avuc.core.errors import InputError, NonFiniteError
+from avuc.core.random_numbers import restored
 from avuc.core.tasks import TASKS
 from avuc.losses.accumulation import running_loss
 from avuc.losses.functional import avuc_loss
@@ -206,8 +207,8 @@ class AvUCLoss(WarmupState):
         together they give exactly the gradient that one large batch would have. During the warm-up nothing is computed.
 
         Both passes must see the same logits. A generator that computes them lazily runs here without gradients, and
-        torch's random state is restored afterwards: the second pass draws the same dropout masks if it takes the
-        micro-batches in the same order.
+        torch's random state is restored afterwards: the second pass draws the same dropout masks and weights if it
+        takes the micro-batches in the same order. Restore a generator of your own yourself.
 
         Args:
             batches: (logits, labels) or (logits, labels, weights) of each micro-batch.
@@ -222,7 +223,7 @@ class AvUCLoss(WarmupState):
         sums = torch.zeros(4, dtype=self.gathered.dtype, device=device)
         if self._warming_up:
             return Quadrants(*sums)
-        with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with torch.no_grad(), restored(device):
             for logits, labels, *weights in batches:
                 sums += torch.stack(self.quadrants(logits, labels, *weights)).to(sums)
             refuse_nan(sums, "logits")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from avuc.bayes import BayesianModule, WeightDraw
 from avuc.core.errors import InputError
@@ -97,18 +98,24 @@ def measure_statistics(net: nn.Module, weights: Mapping[str, Tensor], images: Te
     """Return the running statistics of batch normalisation for a network with these weights, by name.
 
     They are means over batches of the images. Each batch is spread over all images: in a batch of one class of a sorted
-    dataset the variance would be too small. The network is not changed.
+    dataset the variance would be too small. Layers that the network's own `train()` keeps in evaluation mode are left
+    out, because training used their running statistics. The network is not changed.
     """
     if not any(map(tracks_statistics, net.modules())):  # before the copy, which takes time for each sample
         return {}
-    scratch = deep_copy(net).eval()
+    scratch = deep_copy(net).train()
+    layers: dict[str, Any] = {
+        name: layer for name, layer in scratch.named_modules() if tracks_statistics(layer) and layer.training
+    }
+    scratch.eval()
     for name, value in (*scratch.named_parameters(), *scratch.named_buffers()):
         if name in weights:
             value.copy_(weights[name])
-    layers: dict[str, Any] = {name: layer for name, layer in scratch.named_modules() if tracks_statistics(layer)}
     for layer in layers.values():
         layer.reset_running_stats()
-        layer.momentum = None  # torch then takes the mean over batches
+        layer.momentum = None  # torch then takes the mean over batches, except of instance normalisation
+        if isinstance(layer, _InstanceNorm):
+            layer.register_forward_pre_hook(_count_batch)
         layer.train()
     batches = -(-len(images) // BATCH)
     for start in range(batches):
@@ -117,3 +124,9 @@ def measure_statistics(net: nn.Module, weights: Mapping[str, Tensor], images: Te
         scratch(as_input(batch) if batch.dtype == torch.uint8 else batch.clone())
     wanted = {f"{layer}.{kind}" for layer in layers for kind in ("running_mean", "running_var")}
     return {name: buffer for name, buffer in scratch.named_buffers() if name in wanted}
+
+
+def _count_batch(layer: Any, _: Any) -> None:
+    """Let running statistics become the mean over batches, as torch does for batch normalisation without momentum."""
+    layer.num_batches_tracked += 1
+    layer.momentum = 1 / int(layer.num_batches_tracked)

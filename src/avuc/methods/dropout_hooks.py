@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from avuc.bayes.noise import own_generator
 from avuc.core.errors import InputError
+from avuc.core.random_numbers import noise_source
 from avuc.methods.dropout_layers import DROPOUT_LAYERS
 
 
@@ -58,7 +58,7 @@ class DropoutHook:
             return (x * draw.mask(self.place, self.rate_before(layer), x, self.channels), *rest)
         if not (layer.training and self.in_training):
             return inputs
-        generator = self.masks.generator or own_generator(x.device)
+        generator = noise_source(self.masks.generator, x.device)
         if generator is None and not self.channels:
             return (F.dropout(x, self.rate), *rest)
         # empty_like keeps the memory order of x: noise is filled in that order, and stacked networks do the same

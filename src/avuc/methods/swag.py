@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from avuc.core.errors import InputError
 from avuc.core.numbers import check_settings
-from avuc.core.private_copy import deep_copy
+from avuc.core.private_copy import changed_by_eval, deep_copy
 from avuc.methods.batch_norm import evenly_spaced, measure_statistics
 from avuc.methods.method import Method
 from avuc.posterior import NetDraw, Posterior
@@ -101,6 +101,12 @@ class SWAGModel(nn.Module):
             raise InputError(
                 f"swag: {imaginary[0]!r} is complex, and its Gaussian is over real weights; keep real and imaginary "
                 "parts as two parameters"
+            )
+        changed = changed_by_eval(net, from_training=True)
+        if changed:
+            raise InputError(
+                f"swag: eval() changes the network's {changed!r}, as if adapters are merged into the weights, and "
+                "would not change sampled weights; switch that off, for example with merge_weights=False of loralib"
             )
         self.net = net
         weights, statistics = self._weights(), self._statistics()

@@ -70,14 +70,16 @@ def conv_bn_pairs(module: nn.Module) -> list[tuple[str, str]]:
 def _can_fold(conv: nn.Module, bn: nn.Module, owners: Counter[int]) -> bool:
     """Return whether nothing stands between the two layers, and their tensors are of one type and not shared.
 
-    Hooks between the layers, parametrisations and tied weights prevent folding. A hook before the convolution, such as
-    dropout, changes only its input and does not.
+    Hooks between the layers, a forward function of a layer's own, parametrisations and tied weights prevent folding. A
+    hook before the convolution, such as dropout, changes only its input and does not.
     """
     weight, mean = conv._parameters.get("weight"), bn._buffers.get("running_mean")
     return (
         not conv._forward_hooks
         and not bn._forward_hooks
         and not bn._forward_pre_hooks
+        and "forward" not in vars(conv)
+        and "forward" not in vars(bn)
         and not parametrize.is_parametrized(conv)
         and isinstance(weight, Tensor)
         and mean is not None

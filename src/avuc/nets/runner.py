@@ -194,6 +194,7 @@ def _is_fully_described(module: nn.Module) -> bool:
         type(layer).__module__.startswith(("avuc.nets.", "torch.nn.modules."))
         and not layer._forward_hooks
         and not layer._forward_pre_hooks
+        and "forward" not in vars(layer)
         and not parametrize.is_parametrized(layer)
         for layer in module.modules()
     ) and not type(module).__module__.startswith("torch.")

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError, NonFiniteError
+from avuc.core.private_copy import changed_by_eval
 from avuc.prediction.arguments import Arguments, Array, tensor_of
 
 if TYPE_CHECKING:
@@ -121,7 +122,16 @@ def warn_about_images(data: Arguments) -> None:
 
 
 def warn_about_net(posterior: object) -> None:
-    """Warn about a network whose output for an image depends on the other images in the batch."""
+    """Warn about a network whose output for an image depends on the other images in the batch.
+
+    Refuse one that evaluation mode would change: copies share its weights.
+    """
+    changed = changed_by_eval(posterior, from_training=False) if isinstance(posterior, nn.Module) else ""
+    if changed:
+        raise InputError(
+            f"eval() changes the network's {changed!r}, as if adapters are merged into the weights, and predict would "
+            "do so once for each sample: call eval() on the network first"
+        )
     name = batch_statistics(posterior)
     if name is not None:
         warn_caller(

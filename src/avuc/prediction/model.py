@@ -17,7 +17,7 @@ from avuc.methods.dropout_hooks import drops_in_training
 from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.swag import SWAGModel
 from avuc.methods.vanilla import DeterministicPosterior
-from avuc.posterior import Draw, Posterior, seeded_generator
+from avuc.posterior import Draw, Posterior, sample_generator
 
 ACCEPTED = "a network (nn.Module), a list of networks (an ensemble), or a posterior with draw(generator) and num_draws"
 
@@ -62,7 +62,7 @@ def sample_of(posterior: Posterior, index: int, seed: int, device: torch.device)
     if posterior.num_draws is not None and member is not None:
         chosen: Draw = member(index)
         return chosen
-    return posterior.draw(seeded_generator(seed, index, device=device))
+    return posterior.draw(sample_generator(seed, index, device))
 
 
 def takes_bytes(model: Any) -> bool:

@@ -1,6 +1,7 @@
 """Checkpoints: one file per saved epoch, with tensors and JSON in the safetensors format. Writes are atomic.
 
     model.<m>.<name>  loss.<m>.<name>  average.<m>.<i>  best.<m>.<name>  optimizer.<m>.<i>.<slot>  meter.<m>
+    model-buffer.<m>.<name>  best-buffer.<m>.<name>      buffers that are not in the state_dict
 
 <m> is the number of the model, <i> the number of a tensor in its list. The metadata "avuc" is JSON: format, epoch
 (number of finished epochs), history, identity (what was trained, so that another run is refused), the best validation
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from avuc._old_names import forward
 from avuc.core.errors import InputError
-from avuc.core.tensor_file import read_tensors, write_tensors
+from avuc.core.tensor_file import can_store, read_tensors, write_tensors
 from avuc.training.identity import MAY_VARY, differences
 from avuc.training.meters import epochs_all_uncertain
 from avuc.training.model_trainer import ModelTrainer
@@ -146,7 +147,7 @@ def refuse_other_state(model: nn.Module) -> None:
 def trainer_tensors(trainer: ModelTrainer) -> dict[str, Tensor]:
     """Return by name every tensor that is needed to resume a model."""
     prefix = trainer.index
-    tensors = {f"model.{prefix}.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
+    tensors = model_tensors(trainer, "model")
     tensors |= {f"loss.{prefix}.{name}": tensor for name, tensor in trainer.loss.state_dict().items()}
     tensors |= {f"average.{prefix}.{number}": tensor for number, tensor in enumerate(trainer.average)}
     tensors[f"meter.{prefix}"] = trainer.meters.threshold
@@ -162,7 +163,7 @@ def load_trainer(trainer: ModelTrainer, tensors: Mapping[str, Tensor], history: 
     """Restore a model from the tensors of `trainer_tensors` and the history of its run."""
     prefix = trainer.index
     trainer.trapped = epochs_all_uncertain([record for record in history if record["member"] == prefix])
-    trainer.model.load_state_dict(_under(tensors, f"model.{prefix}."))
+    load_model(trainer, tensors, "model")
     trainer.loss.load_state_dict(_under(tensors, f"loss.{prefix}."))
     if len(_under(tensors, f"average.{prefix}.")) != len(trainer.average):
         raise InputError(
@@ -176,6 +177,36 @@ def load_trainer(trainer: ModelTrainer, tensors: Mapping[str, Tensor], history: 
         index, slot = name.split(".", 1)
         parameter = trainer.parameters[int(index)]
         trainer.optimizer.state[parameter][slot] = value.to(parameter.device, copy=True)
+
+
+def model_tensors(trainer: ModelTrainer, kind: str) -> dict[str, Tensor]:
+    """Return by name the state of a model, also the buffers that its `state_dict` leaves out: training may change them.
+
+    Args:
+        trainer: the model.
+        kind: "model" or "best", the start of the names.
+    """
+    tensors = {f"{kind}.{trainer.index}.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
+    return tensors | {
+        f"{kind}-buffer.{trainer.index}.{prefix}{'.' * bool(prefix)}{name}": buffer
+        for prefix, layer in trainer.model.named_modules()
+        for name, buffer in layer._buffers.items()
+        if name in layer._non_persistent_buffers_set and buffer is not None and can_store(buffer)
+    }
+
+
+@torch.no_grad()
+def load_model(trainer: ModelTrainer, tensors: Mapping[str, Tensor], kind: str) -> None:
+    """Restore a model from `model_tensors`; files of earlier versions have no such buffers, which stay as they are."""
+    trainer.model.load_state_dict(_under(tensors, f"{kind}.{trainer.index}."))
+    for name, value in _under(tensors, f"{kind}-buffer.{trainer.index}.").items():
+        owner, _, leaf = name.rpartition(".")
+        buffers = trainer.model.get_submodule(owner)._buffers
+        own = buffers.get(leaf)
+        if own is not None and (own.shape, own.dtype) == (value.shape, value.dtype):
+            own.copy_(value)
+        else:  # a cache that grew with the inputs
+            buffers[leaf] = value.to(trainer.device)
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -28,8 +28,8 @@ from avuc.training.precision import network_precision
 from avuc.training.settings import TrainSettings
 from avuc.training.start import Net, refuse_lazy, starting_net
 
-# The random streams of a model. In each epoch each stream is seeded with (seed, model, stream, epoch). Validation needs
-# its own: sample 0 of `predict` with the same seed has the numbers of START, that is of the initial weights.
+# The random streams of a model. In each epoch each stream is seeded with (seed, model, stream, epoch). Validation has
+# its own. Zeros at the end of a key do not count, so (seed, 0) is START: see `avuc.posterior.sample_seed`.
 START, ORDER, AUGMENT, NOISE, GLOBAL, VALIDATE = range(6)
 TRAPPED = 5  # epochs in a row with every prediction uncertain; trainings that went well had at most one
 

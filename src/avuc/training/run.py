@@ -20,7 +20,7 @@ from avuc.methods.ensemble import EnsemblePosterior
 from avuc.methods.vanilla import DeterministicPosterior
 from avuc.posterior import Posterior, seed_of
 from avuc.prediction.backends.features import FeatureStore
-from avuc.training.checkpoint import Checkpoint, latest, load_trainer, refuse_other_state, save, trainer_tensors
+from avuc.training import checkpoint as files
 from avuc.training.distributed import Ranks
 from avuc.training.epochs import OnEpoch, figures
 from avuc.training.fitted import Fitted as Fitted
@@ -149,7 +149,7 @@ class Run:
             for index in range(job.method.members)
         ]
         if job.directory is not None or job.settings.patience or job.settings.keep != "last":
-            refuse_other_state(self.trainers[0].model)
+            files.refuse_other_state(self.trainers[0].model)
         folder = job.directory if ranks.first else None  # rank 0 reads and writes checkpoints
         about = job.data, job.validation, job.settings, self.trainers[0].model, known
         self.identity: dict[str, str] = (
@@ -163,14 +163,16 @@ class Run:
         if self.job.directory is None:
             return
         # rank 0's disk decides, so that all ranks start from the same checkpoint
-        checkpoint = self.ranks.from_first(latest(self.job.directory, self.identity, say) if self.ranks.first else None)
+        checkpoint = self.ranks.from_first(
+            files.latest(self.job.directory, self.identity, say) if self.ranks.first else None
+        )
         if checkpoint is None:
             return
         for trainer in self.trainers:
-            load_trainer(trainer, checkpoint.tensors, checkpoint.history)
+            files.load_trainer(trainer, checkpoint.tensors, checkpoint.history)
         self.epoch, self.history, self.best = checkpoint.epoch, checkpoint.history, checkpoint.best
         self.stopped, self.seconds, self.saved = checkpoint.stopped, checkpoint.seconds, checkpoint.path
-        self.best_tensors = {name: t for name, t in checkpoint.tensors.items() if name.startswith("best.")}
+        self.best_tensors = {name: t for name, t in checkpoint.tensors.items() if name.startswith(("best.", "best-"))}
 
     def finish(self, epoch: int, rows: int, seconds: float) -> list[dict[str, Any]]:
         """Finish an epoch: validate, write log and checkpoint, and return the records."""
@@ -235,23 +237,22 @@ class Run:
             self.best_tensors = {}
             for trainer in self.trainers:
                 trainer.swap_average()
-                state = trainer.model.state_dict()
-                self.best_tensors |= {f"best.{trainer.index}.{k}": t.detach().clone() for k, t in state.items()}
+                state = files.model_tensors(trainer, "best")
+                self.best_tensors |= {name: tensor.detach().clone() for name, tensor in state.items()}
                 trainer.swap_average()
         self.stopped = bool(settings.patience) and epoch - self.best["epoch"] >= settings.patience
 
     def _save(self) -> None:
-        directory = self.job.directory
-        if directory is None:
+        if self.job.directory is None:
             return
         if self.ranks.first:
             tensors = dict(self.best_tensors)
             for trainer in self.trainers:
-                tensors |= trainer_tensors(trainer)
-            checkpoint = Checkpoint(
+                tensors |= files.trainer_tensors(trainer)
+            checkpoint = files.Checkpoint(
                 self.epoch, self.history, self.identity, tensors, self.best, self.stopped, self.seconds
             )
-            self.saved = save(directory, checkpoint)
+            self.saved = files.save(self.job.directory, checkpoint)
         self.saved, self.saved_at = self.ranks.from_first(self.saved), time.monotonic()
 
     @property
@@ -273,16 +274,15 @@ class Run:
         """Return the result of training, with the averaged or best weights."""
         for trainer in self.trainers:
             if self.best_tensors:
-                prefix = f"best.{trainer.index}."
-                state = {k.removeprefix(prefix): t for k, t in self.best_tensors.items() if k.startswith(prefix)}
-                trainer.model.load_state_dict(state)
+                files.load_model(trainer, self.best_tensors, "best")
             else:
                 trainer.swap_average()
             trainer.optimizer.zero_grad(set_to_none=True)
             unfreeze(trainer.model, trainer.frozen_weights)
             trainer.model.eval()
         models = [trainer.model for trainer in self.trainers]
-        inputs = None if isinstance(data, Stream) else data.inputs
+        # a frozen trunk keeps its batch-norm statistics
+        inputs = None if isinstance(data, Stream) or self.job.settings.freeze_trunk else data.inputs
         posterior = self.job.method.posterior(models, images=inputs if isinstance(inputs, Tensor) else None)
         return Fitted(models, posterior, self.history, self.threshold, self.epoch, self.seconds)
 

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError
-from avuc.core.private_copy import deep_copy
+from avuc.core.private_copy import changed_by_eval, deep_copy
 from avuc.methods import Method, Objective
 from avuc.training.settings import TrainSettings
 
@@ -85,6 +85,12 @@ def _checked(net: Any) -> nn.Module:
                 "give a plain network: mean_module() of that posterior starts from its means"
             )
     refuse_lazy(net, net.named_buffers())  # which torch cannot copy
+    changed = changed_by_eval(net, from_training=True)
+    if changed:  # in each validation, and again in prediction
+        raise InputError(
+            f"fit: eval() changes the network's {changed!r}, as if adapters are merged into the weights; switch that "
+            "off, for example with merge_weights=False of loralib"
+        )
     return net
 
 

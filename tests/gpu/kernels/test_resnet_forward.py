@@ -187,6 +187,12 @@ def hooked() -> CifarResNet:
     return net
 
 
+def patched() -> CifarResNet:
+    net = a_net()
+    net.layer1[0].bn2.forward = lambda x: x
+    return net
+
+
 def uneven() -> CifarResNet:
     net = a_net(2)
     del net.layer3[1]
@@ -213,6 +219,7 @@ def without_statistics() -> CifarResNet:
         (CifarResNet(1, shortcut="B"), "shortcuts have weights"),
         (CifarResNet(1, image_shape=(32, 32, 1)), "conv1 is no 3→16"),
         (hooked(), "layer1.0.conv2 has hooks"),
+        (patched(), "layer1.0.bn2 has a forward function of its own"),
         (uneven(), "layer3.1.conv1 is missing"),
         (replaced(), "layer2.0.bn1 is a GroupNorm"),
         (without_statistics(), "bn2 has no running statistics"),

@@ -48,6 +48,8 @@ class ResNetForward:
                 return f"layer {name} is a {type(layer).__name__}"
             if layer._forward_hooks or layer._forward_pre_hooks:
                 return f"layer {name or type(layer).__name__} has hooks"
+            if "forward" in vars(layer):
+                return f"layer {name or type(layer).__name__} has a forward function of its own"
             if isinstance(layer, nn.BatchNorm2d) and layer.running_mean is None:
                 return f"layer {name} has no running statistics"
         blocks = len(net.layer1)

@@ -36,6 +36,8 @@ def unsupported_reason(trainer: ModelTrainer, data: Dataset) -> str | None:
     drops = hooks_of(net)
     if sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()) > len(drops):
         return "its network has hooks"
+    if any("forward" in vars(module) for module in net.modules()):
+        return "a layer has a forward function of its own"
     if any(hook.masks.generator is not trainer.noise for hook in drops.values()):
         return "its masks are not drawn from its own generator"
     if any(isinstance(module, nn.Conv2d) and module.kernel_size != (3, 3) for module in net.modules()):

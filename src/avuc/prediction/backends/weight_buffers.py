@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from avuc.bayes import BayesianModule
 from avuc.core.accelerators import weight_draw_kernel
 from avuc.nets.runner import Runner, Weights
-from avuc.posterior import seed_of, seeded_generator
+from avuc.posterior import sample_seed
 from avuc.prediction.arguments import Arguments
 
 # multiple of this many bytes: compiled kernels copy an input that starts at another address
@@ -115,17 +115,18 @@ class WeightBuffers:
     @torch.no_grad()
     def fill(self, buffer: Buffer, index: int) -> None:
         """Draw sample `index` into a buffer, on the current stream."""
+        seed = sample_seed(self.seed, index, self.mean.device)
         if self._kernel is not None and not self._kernel.usable(self.mean, buffer.parts):
             self._kernel = None
         if self._kernel is not None and self._kernel_checked:
-            self._kernel.draw_weights(self.mean, self.spread, seed_of(self.seed, index), buffer.parts)
+            self._kernel.draw_weights(self.mean, self.spread, seed, buffer.parts)
             return
-        noise = self.bayesian.noise(seeded_generator(self.seed, index, device=self.mean.device))
+        noise = self.bayesian.noise(torch.Generator(self.mean.device).manual_seed(seed))
         torch.addcmul(self.mean, self.spread, noise, out=noise)
         for start, memory in buffer.parts:
             memory.copy_(noise[start : start + memory.numel()])
         if self._kernel is not None:
-            self._check_kernel(buffer, seed_of(self.seed, index))
+            self._check_kernel(buffer, seed)
 
     def _check_kernel(self, right: Buffer, seed: int) -> None:
         """Compare the kernel with torch once: other versions of torch may order their random numbers differently."""
