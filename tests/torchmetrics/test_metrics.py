@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchmetrics import Metric, MetricCollection, MetricTracker
 from torchmetrics.classification import BinaryCalibrationError, MulticlassAccuracy, MulticlassCalibrationError
+from torchmetrics.wrappers import Running
 
 from avuc.core.errors import InputError
 from avuc.metrics import METRICS, evaluate
@@ -158,6 +159,16 @@ def test_tracker_finds_the_best_step() -> None:
         logits, labels = make(500, 3)
         tracker.update(logits * sharpness, labels)
     assert tracker.best_metric(return_step=True)[1] == 1
+
+
+@pytest.mark.parametrize("step", ["update", "forward"])
+def test_a_running_window_has_the_value_of_its_batches(step: str) -> None:
+    logits, labels = make(400, 3)
+    running = Running(ECE(3), window=2)
+    for start in range(0, 400, 100):
+        getattr(running, step)(logits[start : start + 100], labels[start : start + 100])
+    expected = evaluate(Predictions(logits[200:].softmax(1), labels[200:]))["ece"]
+    assert float(running.compute()) == pytest.approx(expected, abs=1e-6)
 
 
 def test_clone_pickle_merge_and_state_dict() -> None:

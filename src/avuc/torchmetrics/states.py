@@ -183,6 +183,12 @@ class StatisticsMetric(Metric):
             classwise=self.classwise.cpu().numpy() if self._keeps_table else None,
         )
 
+    def reset(self) -> None:
+        """Forget all batches."""
+        for name in PER_ROW:  # new lists: `torchmetrics.wrappers.Running` keeps the old ones, which must stay full
+            setattr(self, name, [])
+        super().reset()
+
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Return the figure and the axes of a plot of what `compute` returns.
 
