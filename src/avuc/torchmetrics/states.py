@@ -123,7 +123,14 @@ class StatisticsMetric(Metric):
         if scores.shape[-1] != self._columns:
             raise InputError(f"expected scores of {self._columns} classes, found {scores.shape[-1]}")
         probs = self._probabilities(scores)
-        statistics = prediction_statistics(probs, labels, bins=self.bins if self._keeps_table else None)
+        try:
+            statistics = prediction_statistics(probs, labels, bins=self.bins if self._keeps_table else None)
+        except InputError:
+            if self.kind == "logits" and len(bad := probs.isnan().any(-1).nonzero()):
+                raise InputError(
+                    f"logits contain NaN or +infinity, or are all −infinity (row {int(bad[0])}): remove or repair such rows"
+                ) from None
+            raise
         signed = np.where(statistics.correct, statistics.confidence, -statistics.confidence)
         self.confidence.append(self._kept(signed))
         self.entropy.append(self._kept(statistics.entropy))
