@@ -128,7 +128,7 @@ class StatisticsMetric(Metric):
         except InputError:
             if self.kind == "logits" and len(bad := probs.isnan().any(-1).nonzero()):
                 raise InputError(
-                    f"logits contain NaN or +infinity, or only −infinity (row {int(bad[0])}): remove or repair such rows"
+                    f"logits contain NaN or +infinity, or only −infinity (row {int(bad[0])}): remove or repair them"
                 ) from None
             raise
         signed = np.where(statistics.correct, statistics.confidence, -statistics.confidence)
