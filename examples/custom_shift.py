@@ -11,7 +11,7 @@ from avuc.shifts import SHIFTS, corrupt, streams
 def dead_rows(images: torch.Tensor, severity: int, generator: torch.Generator) -> torch.Tensor:
     """Set `severity` rows of each image (N, H, W, C) to 0, from a random row on; fewer at the bottom edge."""
     # numbers from `streams` belong to an image, so the result does not depend on the batch
-    start = streams(images, generator).uniform(1, 1, 1) * images.shape[1]
+    start = (streams(images, generator).uniform(1, 1, 1) * images.shape[1]).floor()
     row = torch.arange(images.shape[1], device=images.device).view(1, -1, 1, 1)
     return images.masked_fill((row >= start) & (row < start + severity), 0)
 

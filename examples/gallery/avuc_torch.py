@@ -43,7 +43,7 @@ def evaluate_network(beta: float, seed: int) -> list[float]:
 
 
 found = np.array([[evaluate_network(beta, seed) for beta in (0.0, 3.0)] for seed in range(5)])  # seeds, beta, metrics
-figure, axes = plt.subplots(1, 3, figsize=(8.5, 3.4))
+figure, axes = plt.subplots(1, 3, figsize=(8.5, 3.4), layout="constrained")
 for ax, name, values in zip(axes, ("NLL", "ECE", "UCE"), found.transpose(2, 1, 0), strict=True):
     ax.plot(["without", "with AvUC"], values, "o-", color="C0", alpha=0.6)
     ax.set(title=name, ylim=(0, None), xlim=(-0.3, 1.3))

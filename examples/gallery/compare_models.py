@@ -23,7 +23,7 @@ models = {"forest": RandomForestClassifier(100, random_state=0), "extra": ExtraT
 results = {name: Predictions(m.fit(train_x, train_y).predict_proba(test_x), test_y) for name, m in models.items()}
 
 names = ["accuracy", "nll", "brier", "ece"]
-figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.6))
+figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.6), layout="constrained")
 for shift, (model, predictions) in zip((-0.1, 0.1), results.items(), strict=True):
     for place, (name, found) in enumerate(metrics.intervals(predictions, names).items()):
         color = "C0" if shift < 0 else "C1"

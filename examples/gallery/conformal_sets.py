@@ -29,7 +29,7 @@ check = conformal.check(new)
 print(check.sentence)
 print("number of digits by the size of their set:", dict(enumerate(check.sizes)))
 
-figure = plt.figure(figsize=(8.5, 3.6))
+figure = plt.figure(figsize=(8.5, 3.6), layout="constrained")
 grid = figure.add_gridspec(2, 8)
 for place, row in enumerate(new.entropy.argsort(descending=True)[:10].tolist()):
     ax = figure.add_subplot(grid[place // 5, place % 5])

@@ -45,7 +45,7 @@ right, entropy = predictions.correct, predictions.entropy
 print(f"mean entropy of right pixels {entropy[right].mean():.2f}, of wrong pixels {entropy[~right].mean():.2f} nats")
 
 maps = {"picture": test_x[:, 0], "entropy": predictions.to_map(entropy), "wrong": predictions.to_map((~right).float())}
-figure, axes = plt.subplots(2, 3, figsize=(6.5, 4.4))
+figure, axes = plt.subplots(2, 3, figsize=(6.5, 4.4), layout="constrained")
 for row, scene in zip(axes, (0, 1), strict=True):
     for ax, (name, values) in zip(row, maps.items(), strict=True):
         ax.imshow(values[scene], cmap="gray_r" if name == "picture" else "viridis")

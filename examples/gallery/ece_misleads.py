@@ -28,7 +28,7 @@ models = {
 }
 
 names = {"ece": "ECE", "nll": "NLL", "brier": "Brier score", "accuracy": "accuracy", "aurc": "AURC"}
-figure, axes = plt.subplots(1, len(names), figsize=(9, 3.2))
+figure, axes = plt.subplots(1, len(names), figsize=(9, 3.2), layout="constrained")
 for model, predictions in models.items():
     values = metrics.evaluate(predictions)
     print(f"{model:9}", ", ".join(f"{title} {values[name]:.3f}" for name, title in names.items()))

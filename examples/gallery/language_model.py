@@ -43,7 +43,7 @@ predictions = Predictions.from_logits(logits, test[:, 1:], class_dim=-1)  # (N, 
 values = metrics.evaluate(predictions)
 print(", ".join(f"{name} {values[name]:.3f}" for name in ("accuracy", "nll", "ece", "avu")))
 entropy = predictions.to_map(predictions.entropy)
-figure, ax = plt.subplots(figsize=(9, 2.2))
+figure, ax = plt.subplots(figsize=(9, 2.2), layout="constrained")
 ax.imshow(entropy[:5], cmap="Oranges", vmin=0, vmax=5, aspect="auto")
 for line, row in enumerate(test[:5, 1:].tolist()):
     for place, letter in enumerate(row):

@@ -39,7 +39,7 @@ calibrators = {
     "one temperature": MultiLabelCalibrator(shared=True).fit(logits[300:1000], y[300:1000]),
     "one for each label": MultiLabelCalibrator().fit(logits[300:1000], y[300:1000]),
 }
-figure, ax = plt.subplots()
+figure, ax = plt.subplots(layout="constrained")
 for place, (name, one) in enumerate(calibrators.items()):
     predictions = MultiLabelPredictions.from_logits(logits[1000:], y[1000:], calibrator=one, names=list(NAMES))
     result = evaluate(predictions, replicates=0)
@@ -48,5 +48,5 @@ for place, (name, one) in enumerate(calibrators.items()):
     print("" if one is None else f", T {np.round(one.temperature_, 2)}")
 ax.set_xticks(np.arange(len(NAMES)) + 0.25, list(NAMES))
 ax.set_ylabel("NLL of the label")
-ax.legend()
+figure.legend(loc="outside upper center", ncols=3)
 figure.savefig("multilabel.svg")

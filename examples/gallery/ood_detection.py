@@ -38,7 +38,7 @@ def trained(seed: int) -> nn.Module:
 ensemble = [trained(seed) for seed in range(5)]
 sets = {"digits": pixels[1000:], "photographs": pieces, "upside down": upside_down}
 seen = {name: avuc.predict(ensemble, inputs, progress=False) for name, inputs in sets.items()}
-figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.8))
+figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.8), layout="constrained")
 for ax, measure, top in zip(axes, ("entropy", "mutual_information"), (1.8, 0.8), strict=True):
     for name, predictions in seen.items():
         values = getattr(predictions, measure)

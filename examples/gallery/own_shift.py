@@ -25,7 +25,7 @@ def dead_rows(images: torch.Tensor, severity: int, generator: torch.Generator) -
 SHIFTS["dead_rows"] = dead_rows
 
 photograph = torch.tensor(load_sample_image("china.jpg"))[None, 20:340:3, 100:420:3]
-figure, axes = plt.subplots(1, 5, figsize=(9, 2.2))
+figure, axes = plt.subplots(1, 5, figsize=(9, 2.2), layout="constrained")
 for severity, ax in enumerate(axes, start=1):
     shifted = corrupt(photograph, "dead_rows", severity, seed=0)
     dead = int((shifted == 0).all(dim=(2, 3)).sum())

@@ -31,7 +31,7 @@ with torch.no_grad():
     many = Predictions.from_logits(net(pixels[500:]), labels[500:])
 few = Predictions(many.probs[:80], many.labels[:80])
 
-figure, axes = plt.subplots(1, 2, figsize=(8, 3.8), sharey=True)
+figure, axes = plt.subplots(1, 2, figsize=(8, 3.8), layout="constrained", sharey=True)
 for ax, predictions in zip(axes, (few, many), strict=True):
     avuc.plot.reliability(predictions, ax=ax)
     ece = metrics.intervals(predictions, ["ece"])["ece"]

@@ -35,7 +35,7 @@ for risk in limits:
     print(f"limit {risk:.3f}: answers {answered[-1]:.0%} of the new digits, {wrong[-1]:.3f} of the answers are wrong")
 print(f"without a limit: error rate {float((~new.correct).float().mean()):.3f}")
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.6))
+figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.6), layout="constrained")
 left.plot(limits, answered, "o-")
 left.set(xlabel="limit of the error rate", ylabel="share of digits answered", ylim=(0, 1))
 right.plot(limits, wrong, "o-", label="error rate of the answers")

@@ -20,7 +20,7 @@ shown = {"the photograph": photograph}
 for name in SHIFTS:
     shown[name] = corrupt(photograph[None], name, 4, seed=0, profile="imagenet")[0]  # a batch of one
 
-figure, axes = plt.subplots(4, 5, figsize=(8.5, 7.2))
+figure, axes = plt.subplots(4, 5, figsize=(8.5, 7.2), layout="constrained")
 for ax, (name, image) in zip(axes.flat, shown.items(), strict=True):
     ax.imshow(image)
     ax.set_title(name.replace("_", " "), fontsize=9)

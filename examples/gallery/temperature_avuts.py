@@ -45,7 +45,7 @@ for network, (rows, steps) in enumerate((rows, steps) for rows in (50, 100, 200,
         p = Predictions.from_logits(logits[test], labels[test], calibrator=calibrator)
         found[network, place] = metrics.ece(p.probs, p.labels), metrics.uce(p.probs, p.labels)
 
-figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.8))
+figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.8), layout="constrained")
 for ax, name, values in zip(axes, ("ECE", "UCE"), found.transpose(2, 1, 0), strict=True):
     ax.plot(list(calibrators), values, "o-", color="C0", alpha=0.4, linewidth=1)
     ax.plot(list(calibrators), values.mean(1), "s-", color="C1", linewidth=2.5, label="mean of the eight")

@@ -35,7 +35,7 @@ order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(0)).t
 texts, labels = [texts[row] for row in order], labels[order]
 model = make_pipeline(CountVectorizer(), LogisticRegression(C=3, max_iter=500)).fit(texts[:1500], labels[:1500])
 
-figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.6), sharey=True)
+figure, axes = plt.subplots(1, 2, figsize=(8.5, 3.6), layout="constrained", sharey=True)
 for ax, (name, shift) in zip(axes, TEXT_SHIFTS.items(), strict=True):
     results = []
     for severity in range(6):

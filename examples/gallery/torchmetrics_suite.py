@@ -39,7 +39,7 @@ for _ in range(20):
             suite.update(model(x).detach(), y)
         history[name].append({key: float(value) for key, value in suite.compute().items()})
 
-figure, axes = plt.subplots(1, 3, figsize=(9, 3.2))
+figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), layout="constrained")
 for ax, key in zip(axes, ("accuracy", "nll", "ece"), strict=True):
     for name, epochs in history.items():
         ax.plot(range(1, 21), [values[key] for values in epochs], label=name)

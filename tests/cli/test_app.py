@@ -29,6 +29,30 @@ def run(*words: str, **options):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["evaluate", "a.npz", "--replicate=9"],
+            "=9; did you mean --replicates?; run 'avuc evaluate --help'",
+        ),
+        (["evaluate", "a.npz", "--max-g", "1"], "--max-g 1; did you mean --max-gb?; run 'avuc evaluate --help'"),
+        (["report", "a", "b"], "unrecognized arguments: b; run 'avuc report --help'"),
+        (
+            ["shifts", "gallery", "a.png", "--out", "b.png", "--sed", "1"],
+            "mean --seed?; run 'avuc shifts gallery --help'",
+        ),
+    ],
+)
+def test_an_unknown_option_is_answered_by_its_command(capsys, words, says):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert says in error
+    assert error.count("\n") == 1
+
+
 def test_bare_command_prints_help(capsys):
     assert main([]) == 0
     out = capsys.readouterr().out

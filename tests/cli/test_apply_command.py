@@ -183,7 +183,11 @@ def test_class_numbers_are_not_positions(tmp_path, capsys):
         (["apply", "{cal}", "{file}", "--to", "{file}"], "would overwrite an input file"),
         (["apply", "{cal}", "{file}", "--to", "{to}.csv"], "must have the format of"),
         (["apply", "{cal}", "{three}", "--to", "{to}"], "has 3 classes"),
-        (["apply", "{file}", "{file}", "--to", "{to}"], "validation.npz"),
+        (["apply", "{file}", "{file}", "--to", "{to}"], "validation.npz: this is no text; name a JSON file"),
+        (
+            ["apply", "{file}", "{cal}", "--to", "{to}"],
+            "cal.json: these are no scores; name the calibrator first",
+        ),
         (["apply", "{cal}", "{file}", "--to", "{to}", "--format", "npz"], "--format is for standard input"),
     ],
 )

@@ -216,7 +216,7 @@ def test_the_page_has_every_class_and_the_warning(validation, moved, tmp_path):
     assert run("conformal", validation, "--check", moved, "--report", page, "--quiet") == 0
     text = page.read_text(encoding="utf-8")
     assert text.count("<table>") == 2
-    assert text.count('<th scope="row">') == 2 * (4 + 1)
+    assert text.count('<th scope="row"><div>') == 2 * (4 + 1)
     assert "Drift" in text
     assert "classes per set" in text
     assert run("select", validation, "--risk", 0.2, "--report", page, "--quiet") == 0

@@ -51,6 +51,12 @@ def avuc(*arguments: str | Path) -> int:
     return app.main(["train", *map(str, arguments)])
 
 
+def test_the_data_of_a_study_are_not_trained_as_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.toml").write_text('[data]\nsource = "cifar10"\n')
+    assert app.main(["train", str(tmp_path / "r.toml"), "--out", str(tmp_path / "run")]) == 2
+    assert "r.toml: data.source: this key is for a study" in capsys.readouterr().err
+
+
 def test_train_writes_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "r.toml").write_text(RECIPE)
     for _ in range(2):  # the second time it is only read back

@@ -238,3 +238,11 @@ def test_matrices_of_the_first_version_are_read(tmp_path):
     np.testing.assert_allclose(load_calibrator(tmp_path / "again.json").transform(logits), wanted, rtol=1e-12)
     found = rescaling_of(calibrator)(torch.tensor(logits, dtype=torch.float32))
     np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_a_file_that_a_windows_editor_saved_again(tmp_path):
+    """It begins with a mark of UTF-8, and its lines end in two characters."""
+    text = TemperatureScaling.identity(3).to_json().replace("\n", "\r\n")
+    (tmp_path / "cal.json").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert load_calibrator(tmp_path / "cal.json").num_classes == 3
+    assert Calibrator.load(tmp_path / "cal.json").num_classes_ == 3

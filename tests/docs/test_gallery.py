@@ -36,6 +36,8 @@ def test_form_of_an_example(path: Path) -> None:
     assert 2 <= len(re.findall(r"[.!?)](?:\s|$)", example.lesson)) <= 6, "the lesson is 2 to 4 sentences"
     assert len(example.alt) >= 40, "the picture has a text for readers who cannot see it"
     assert example.code.count(f'savefig("{path.stem}.svg")') == 1, "one picture, named as the file"
+    several = re.search(r"subplots\(\d|figure\(", example.code)
+    assert not several or 'layout="constrained"' in example.code, "run alone, no title or axis is cut off"
 
 
 def test_enough_examples_with_different_titles() -> None:

@@ -123,12 +123,16 @@ def test_a_training_is_that_of_a_loop_by_hand(tmp_path: Path, validated: bool) -
     assert not module.avuc._forward_hooks
 
 
-@pytest.mark.parametrize("at_train_end", [True, False], ids=["end of epoch", "after validation"])
-def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path, at_train_end: bool) -> None:
-    """Lightning writes checkpoints after validation before the epoch has ended; both kinds resume equally."""
+@pytest.mark.parametrize(
+    "when",
+    [{"save_on_train_epoch_end": True}, {"save_on_train_epoch_end": False}, {"every_n_train_steps": len(loader())}],
+    ids=["end of epoch", "after validation", "after the last batch"],
+)
+def test_a_resumed_training_is_the_uninterrupted_one(tmp_path: Path, when: dict[str, Any]) -> None:
+    """Lightning writes some checkpoints before the epoch has ended; all kinds resume equally."""
 
     def saving() -> ModelCheckpoint:
-        return ModelCheckpoint(tmp_path / "saved", "{epoch}", save_top_k=-1, save_on_train_epoch_end=at_train_end)
+        return ModelCheckpoint(tmp_path / "saved", "{epoch}", save_top_k=-1, **when)
 
     whole = Classifier()
     options: dict[str, Any] = {"logger": False, "default_root_dir": tmp_path, **SILENT}

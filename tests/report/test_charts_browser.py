@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from avuc.report.single.page import tables_page
 from avuc.report.study.page import write_study_page
 from avuc.report.study.results import read_results
 from avuc.study.store.store import Store
+
+from .conftest import Page
 
 ANCHORS = """(() => {
   const peak = (at) => [[...Array(50).keys()].map((n) => (n === at ? 90 : 1))];
@@ -46,6 +49,17 @@ def test_a_long_name_fits_beside_a_heatmap(new_page, page_file):
     text, inside = new_page(page_file).js(ROOM)
     assert text == "a shift of mine with a …"
     assert inside
+
+
+@pytest.mark.parametrize("width", [400, 1100])
+def test_a_long_class_name_leaves_the_figures_on_the_screen(browser, tmp_path, width):
+    text = tables_page("t", "s", [], [], [("Coverage", ["class", "rows"], [("a" * 120, "500"), ("cat", "20")])])
+    (tmp_path / "page.html").write_text(text)
+    page = Page(browser, width)
+    page.send("Page.navigate", url=(tmp_path / "page.html").as_uri())
+    page.until("document.readyState === 'complete' && document.querySelector('td') !== null")
+    assert page.js("document.querySelector('td').getBoundingClientRect().right") <= width
+    page.close()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from avuc.cli import main
 from avuc.core.palette import ROLES
@@ -19,6 +20,7 @@ from avuc.metrics import METRICS
 from avuc.predictions import Predictions
 from avuc.report.metric_text import METRIC_TEXT, change_rows, compared_verdict, verdict
 from avuc.report.numbers import number, percent
+from avuc.report.single.charts import avu_chart, risk_chart
 from avuc.report.single.page import assessment_page, comparison_page, ranking_page
 
 NASTY = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
@@ -205,7 +207,8 @@ def test_the_verdict_finds_the_class_that_gets_too_much_probability():
     assert result.metrics["ece"] < 0.02 < 0.2 < result.metrics["classwise_ece"]
     doubt = [line for line in verdict(result) if "one class gets too much, the other too little" in line]
     assert len(doubt) == 1
-    assert "A temperature does not repair this" in doubt[0]
+    # "auto" may choose another one, but not for multi-label models
+    assert "A temperature does not repair this; calibrate with --method vector." in doubt[0]
     _, with_temperature = compare(shifted, "temperature", labels=labels, replicates=200)
     assert doubt[0][:60] in " ".join(compared_verdict(with_temperature))
     _, repaired = compare(shifted, "vector", labels=labels, replicates=200)
@@ -258,6 +261,17 @@ def test_extremes_make_a_page(kind, classes):
         logits, labels = logits[:1], labels[:1]
     result = evaluate(Predictions.from_logits(logits, labels), replicates=10)
     read(assessment_page(result, title="t", source="s"))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("chart", [avu_chart, risk_chart])
+def test_equally_certain_rows_are_one_visible_point(monkeypatch, chart, count):
+    result = evaluate(Predictions(torch.full((4, 3), 1 / 3), torch.tensor([0, 1, 2, 0])), replicates=0)
+    axes = Figure().add_subplot()
+    monkeypatch.setattr("avuc.report.single.charts._drawing", lambda name, paint: paint(axes))
+    chart([("before", result), ("after", result)][:count])
+    curves = [line for line in axes.lines if line.get_label() in ("AvU", "AvU before", "before", "this model")]
+    assert [(line.get_marker(), len({*line.get_xdata()})) for line in curves] == [("o", 1)]
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,12 @@ def test_alarms_of_fits_and_seeds():
     assert "7 results of the recipe are still missing" in told
 
 
+def test_an_alarm_does_not_list_every_one_of_many_methods():
+    results = made_up(scores([0.1] * 9, [1] * 9, [0.5] * 9))
+    results.methods[:8] = [replace(method, errors=12) for method in results.methods[:8]]
+    assert "The uncertainty threshold of M0, M1, M2, M3 and 4 more was learned from" in " | ".join(alarms(results))
+
+
 def test_the_temperature_slider_has_the_digits_it_shows(results):
     """At T = 1, ECE and NLL of the diagram are those of the first seed on clean images."""
     for entry in payload(results)["tempered"]:

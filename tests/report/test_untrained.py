@@ -79,6 +79,12 @@ def test_detection_at_chance_is_not_the_best(auroc, says):
     assert ("No method clearly detects svhn" in told) is not says
 
 
+def test_a_method_alone_detects_but_not_best():
+    both = study([0.6, 0.5], nll=(1.0, 1.1))
+    alone = replace(both, methods=both.methods[:1], values={key: found[:1] for key, found in both.values.items()})
+    assert "A detects svhn with an AUROC of 0.801" in " ".join(verdict(alone))
+
+
 def test_a_term_that_was_never_used_is_named():
     def facts(name, index, *terms):
         epochs = tuple({"epoch": number, "avuc": term} for number, term in enumerate(terms))

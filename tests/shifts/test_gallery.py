@@ -89,7 +89,7 @@ def test_command_explains_bad_input(
 
 def test_example_runs() -> None:
     done = subprocess.run([sys.executable, str(EXAMPLE)], capture_output=True, text=True, check=True)
-    assert "severity 5: dead rows per image" in done.stdout
+    assert "severity 5: dead rows per image [5, 5, 1, 5]" in done.stdout  # the third image begins at its last row
 
 
 def test_example_is_split_invariant(monkeypatch: pytest.MonkeyPatch, pieces: NDArray[np.uint8]) -> None:

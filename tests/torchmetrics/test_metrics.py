@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchmetrics import Metric, MetricCollection, MetricTracker
 from torchmetrics.classification import BinaryCalibrationError, MulticlassAccuracy, MulticlassCalibrationError
+from torchmetrics.wrappers import Running
 
 from avuc.core.errors import InputError
 from avuc.metrics import METRICS, evaluate
@@ -160,6 +161,16 @@ def test_tracker_finds_the_best_step() -> None:
     assert tracker.best_metric(return_step=True)[1] == 1
 
 
+@pytest.mark.parametrize("step", ["update", "forward"])
+def test_a_running_window_has_the_value_of_its_batches(step: str) -> None:
+    logits, labels = make(400, 3)
+    running = Running(ECE(3), window=2)
+    for start in range(0, 400, 100):
+        getattr(running, step)(logits[start : start + 100], labels[start : start + 100])
+    expected = evaluate(Predictions(logits[200:].softmax(1), labels[200:]))["ece"]
+    assert float(running.compute()) == pytest.approx(expected, abs=1e-6)
+
+
 def test_clone_pickle_merge_and_state_dict() -> None:
     logits, labels = make(60, 3)
     suite = CalibrationSuite(3, threshold=0.4, bins=10)
@@ -243,8 +254,8 @@ def test_without_predictions_everything_is_nan() -> None:
         ({"num_classes": 2}, np.full((4, 2), 0.5), [0, 1, 0, 1], "kind='probs'"),
         ({"num_classes": 2, "kind": "probs"}, np.full((4, 2), 0.7), [0, 1, 0, 1], "sum to 1"),
         ({"num_classes": 2, "kind": "probs"}, [[np.nan, 0.5]], [0], "NaN"),
-        ({"num_classes": 2}, [[np.nan, 0.5]], [0], "NaN"),
-        ({"num_classes": 2}, [[np.inf, 0.5]], [0], "NaN"),
+        ({"num_classes": 2}, [[0.0, 0.5], [np.nan, 0.5]], [0, 0], r"logits contain NaN .*\(row 1\)"),
+        ({"num_classes": 2}, [[np.inf, 0.5]], [0], "logits contain NaN or .infinity"),
         ({"num_classes": 2}, [[1, 0]], [0], "floating-point"),
         ({"num_classes": 2}, np.zeros((3, 2)), [0, 1], r"shape \(3,\)"),
         ({"num_classes": 3, "task": "multilabel"}, np.zeros((2, 4)), np.zeros((2, 4), int), "3 labels, found 4"),

@@ -232,10 +232,12 @@ class Calibrator(ClassifierMethods, ABC):
         except OSError as error:
             raise InputError(f"{path}: cannot read ({error.strerror})") from error
         except UnicodeDecodeError as error:
-            raise InputError(f"{path}: {error}") from error
+            raise InputError(
+                f"{path}: this is no text; name a JSON file that avuc calibrate or save() wrote"
+            ) from error
         try:
             return cls.from_json(text)
-        except ValueError as error:  # InputError and undecodable bytes
+        except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
     @abstractmethod
@@ -256,7 +258,7 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"calibrator JSON: not valid JSON ({error})") from error
+        raise InputError(f"calibrator JSON: not valid JSON ({error}); name a file that save() wrote") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f'calibrator JSON: not a calibrator (no "format": "{FORMAT}"); name a file that save() wrote')
     named = {"class_names": None} | content  # calibrators of unnamed classes have none

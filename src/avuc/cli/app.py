@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from typing import NoReturn
 
 from avuc.cli.apply import COMMAND as APPLY
@@ -124,7 +125,9 @@ def _run(arguments: list[str]) -> int:
         code = 0
     else:
         try:
-            args = parser.parse_args(arguments)
+            args, unknown = parser.parse_known_args(arguments)
+            if unknown:
+                args.own_parser.error(_unrecognized(unknown, args.own_parser))
         finally:  # also after --help and --version: a closed pipe raises here, not at exit
             sys.stdout.flush()
         with standard_input(args), without_progress(getattr(args, "quiet", False)), one_line_warnings():
@@ -171,6 +174,13 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(_print_error(f"{message}; run '{self.prog} --help' for the options", 2))
 
 
+def _unrecognized(unknown: list[str], parser: argparse.ArgumentParser) -> str:
+    """Return what is wrong with arguments that the parser does not know, with the most similar option."""
+    option = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
+    similar = get_close_matches(option, parser._option_string_actions, 1)
+    return f"unrecognized arguments: {' '.join(unknown)}" + (f"; did you mean {similar[0]}?" if similar else "")
+
+
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from avuc import __version__
@@ -194,5 +204,6 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         command.arguments(sub)
+        sub.set_defaults(own_parser=sub)  # names the command in the error of an unknown option
     parser.set_defaults(program=parser)  # for `completion`
     return parser

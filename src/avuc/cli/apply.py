@@ -47,6 +47,8 @@ def arguments(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     check_outputs({"--to": args.to}, [args.calibrator, args.file])
+    if Path(args.file).suffix.lower() == ".json":
+        raise InputError(f"{args.file}: these are no scores; name the calibrator first, then the scores")
     if Path(args.to).suffix.lower() != Path(args.file).suffix.lower():
         raise InputError(
             f"{args.to}: --to must have the format of {args.file}; use the suffix {Path(args.file).suffix}"

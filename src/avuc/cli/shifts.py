@@ -33,6 +33,7 @@ def arguments(parser: Parser) -> None:
         help="write a picture of every shift at severities 1-5",
         description="Write a PNG with one row per shift: the clean image, then severities 1 to 5.",
     )
+    gallery.set_defaults(own_parser=gallery)
     gallery.add_argument("source", metavar="IMAGE|DATASET", help="a picture file, or a data set by name or path")
     gallery.add_argument("--out", metavar="FILE.png", required=True, help="the PNG file to write")
     gallery.add_argument("--root", metavar="DIR", help="folder of the data set (default: the cache)")

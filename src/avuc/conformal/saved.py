@@ -118,7 +118,9 @@ class Saved(ABC):
             return cls.from_json(read_text(path))
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror}); check the path and permissions") from error
-        except ValueError as error:  # InputError and undecodable bytes
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: this is no text; name a JSON file that save() wrote") from error
+        except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
 

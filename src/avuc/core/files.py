@@ -37,7 +37,7 @@ def open_regular(path: str | Path) -> BinaryIO:
 
 
 def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
-    """Return the UTF-8 text of a regular file of at most `most` bytes.
+    """Return the UTF-8 text of a regular file of at most `most` bytes, without the mark that Windows may put first.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +49,7 @@ def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
         content = file.read(most + 1)
     if len(content) > most:
         raise InputError(f"{path}: is larger than {most / 2**20:g} MiB; name the right file")
-    return content.decode("utf-8")
+    return content.decode("utf-8-sig")
 
 
 def same_file(first: str | Path, second: str | Path) -> bool:

@@ -61,6 +61,9 @@ class AvUCCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._ended is None:
             self._ended = trainer.current_epoch
+        # A checkpoint after the last batch of an epoch comes before its end, and the first epoch of a training that
+        # resumes from it starts without `on_train_epoch_start`.
+        self._end(trainer.current_epoch)
         self._remove_hooks()
         if self.quadrants:
             for name, loss in self._losses.items():

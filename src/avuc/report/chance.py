@@ -77,5 +77,5 @@ def class_doubts(result: EvaluationResult) -> list[str]:
     return [
         f"However, the probabilities of the classes are wrong by {percent(by_class)} on average: one class gets too "
         "much, the other too little, as after class weights or resampling in training. A temperature does not repair "
-        "this; calibrate with --method auto."
+        "this; calibrate with --method vector."
     ]

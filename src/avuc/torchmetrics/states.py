@@ -123,7 +123,14 @@ class StatisticsMetric(Metric):
         if scores.shape[-1] != self._columns:
             raise InputError(f"expected scores of {self._columns} classes, found {scores.shape[-1]}")
         probs = self._probabilities(scores)
-        statistics = prediction_statistics(probs, labels, bins=self.bins if self._keeps_table else None)
+        try:
+            statistics = prediction_statistics(probs, labels, bins=self.bins if self._keeps_table else None)
+        except InputError:
+            if self.kind == "logits" and len(bad := probs.isnan().any(-1).nonzero()):
+                raise InputError(
+                    f"logits contain NaN or +infinity, or only −infinity (row {int(bad[0])}): remove or repair them"
+                ) from None
+            raise
         signed = np.where(statistics.correct, statistics.confidence, -statistics.confidence)
         self.confidence.append(self._kept(signed))
         self.entropy.append(self._kept(statistics.entropy))
@@ -182,6 +189,12 @@ class StatisticsMetric(Metric):
             dtype=PRECISIONS[int(self.precision)],
             classwise=self.classwise.cpu().numpy() if self._keeps_table else None,
         )
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        for name in PER_ROW:  # new lists: `torchmetrics.wrappers.Running` keeps the old ones, which must stay full
+            setattr(self, name, [])
+        super().reset()
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Return the figure and the axes of a plot of what `compute` returns.

@@ -59,6 +59,7 @@ def _reliability(results: Named, name: str, x_label: str, y_label: str, line: st
                 color=light(role),
                 label=title or "this model (larger: more rows)",
                 zorder=3,
+                clip_on=False,  # a point on the edge is shown as a whole
             )
         axes.set(xlabel=x_label, ylabel=y_label, xlim=(0, 1), ylim=(0, 1.03))
 
@@ -101,16 +102,12 @@ def avu_chart(results: Named) -> str:
                 ("p_uncertain_given_inaccurate", "wrong", "-", "p(uncertain | wrong)"),
                 ("certain", "soft", (0, (4, 3)), "share of certain rows"),
             ):
-                axes.plot(curve["threshold"], curve[key], color=light(role), linestyle=line, label=title)
+                _line(axes, curve["threshold"], curve[key], color=light(role), linestyle=line, label=title)
             axes.axvline(results[0][1].threshold, color=light("soft"), linewidth=1, linestyle=(0, (1, 2)))
         else:
             for (title, result), role in zip(results, STYLES[len(results)], strict=True):
-                axes.plot(
-                    result.curves["avu"]["threshold"],
-                    result.curves["avu"]["avu"],
-                    color=light(role),
-                    label=f"AvU {title}",
-                )
+                curve = result.curves["avu"]
+                _line(axes, curve["threshold"], curve["avu"], color=light(role), label=f"AvU {title}")
         axes.set(xlabel="entropy threshold: certain up to here (nats)", ylabel="share", ylim=(0, 1.03))
 
     return _drawing("avu", paint)
@@ -122,7 +119,7 @@ def risk_chart(results: Named) -> str:
     def paint(axes: Any) -> None:
         for (title, result), role in zip(results, STYLES[len(results)], strict=True):
             curve = result.curves["risk"]
-            axes.plot(curve["coverage"], curve["risk"], color=light(role), label=title or "this model")
+            _line(axes, curve["coverage"], curve["risk"], color=light(role), label=title or "this model")
         error = 1 - results[-1][1].metrics["accuracy"]
         axes.axhline(error, color=light("soft"), linewidth=1, linestyle=(0, (4, 3)), label="error rate on all rows")
         axes.set(xlabel="coverage: share of rows answered, most confident first", ylabel="error rate", xlim=(0, 1))
@@ -161,6 +158,11 @@ def loss_chart(curve: Series, temperature: float | None) -> str:
         axes.set(xlabel="temperature T", ylabel="objective of the fit")
 
     return _drawing("loss", paint)
+
+
+def _line(axes: Any, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
+    """Draw a curve; if all rows are equally certain it is one point, which only a marker shows."""
+    axes.plot(x, y, marker="o" if len(set(x)) == 1 else None, clip_on=len(set(x)) > 1, **style)
 
 
 def _drawing(name: str, paint: Callable[[Any], None]) -> str:

@@ -47,7 +47,8 @@ p{margin:0 0 8px}
 table{border-collapse:collapse;width:100%;font-size:.93rem}
 th,td{padding:6px 12px;text-align:left;border-top:1px solid var(--line);vertical-align:top}
 thead th{border-top:0;color:var(--soft);font-weight:600;white-space:nowrap}
-tbody th{font-weight:600;white-space:nowrap}
+tbody th{font-weight:600}
+tbody th div{width:max-content;max-width:min(20rem,45vw);overflow-wrap:anywhere}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 td.m{color:var(--soft)}td.m:last-child{min-width:170px}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,430px),1fr));gap:16px}
@@ -261,7 +262,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     kinds = ["", *("m" if name in TEXTS else "n" for name in head[1:])]
     top = "".join(f'<th scope="col" class="{kind}">{escape(cell)}</th>' for cell, kind in zip(head, kinds, strict=True))
     body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>'
+        f'<tr><th scope="row"><div>{escape(row[0])}</div></th>'
         + "".join(f'<td class="{kind}">{escape(cell)}</td>' for cell, kind in zip(row[1:], kinds[1:], strict=True))
         + "</tr>"
         for row in rows

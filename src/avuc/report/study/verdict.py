@@ -151,8 +151,9 @@ def _detection(results: Results, name: str) -> str:
             f"No method clearly detects {data}: the highest AUROC is {_value(auroc, best)} ({results.names[best]}), "
             "and 0.5 is chance."
         )
+    how = " best," if len(results.methods) > 1 else ""
     return (
-        f"{results.names[best]} detects {data} best, with an AUROC of {_value(auroc, best)}: in "
+        f"{results.names[best]} detects {data}{how} with an AUROC of {_value(auroc, best)}: in "
         f"{percent(auroc.value[best])} of all pairs of a test {results.unit} and one from {data}, the latter has "
         "the higher entropy."
     )
@@ -233,7 +234,7 @@ def _thresholds(results: Results) -> Verdict:
     if not few:
         return []
     count = min(method.errors or 0 for method in few)
-    names = "every method" if len(few) == len(results.methods) > 1 else _listed([method.name for method in few])
+    names = "every method" if len(few) == len(results.methods) > 1 else _named([method.name for method in few])
     return [
         f"The uncertainty threshold of {names} was learned from few validation errors (as few as {count}; at least "
         f"{FEWEST_ERRORS} are needed). AvU, p(right | certain) and p(uncertain | wrong) may depend on chance."
@@ -275,7 +276,7 @@ def _common(results: Results) -> Verdict:
             if not any(np.isfinite(results.at("nll", key)[index]).any() for key in test_sets)
         ]
         if test_sets and absent:
-            sentences.append(f"No results {where} yet: {_listed(absent)}.")
+            sentences.append(f"No results {where} yet: {_named(absent)}.")
     return sentences
 
 

@@ -39,7 +39,7 @@ def read_sentences(
         labelled: whether the file needs labels; otherwise all of them are −1.
     """
     try:
-        lines = io.StringIO(read_text(path, MOST_BYTES).removeprefix("\ufeff"), newline="")
+        lines = io.StringIO(read_text(path, MOST_BYTES), newline="")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         relative = isinstance(error, FileNotFoundError) and not Path(path).is_absolute()

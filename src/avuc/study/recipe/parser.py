@@ -147,6 +147,8 @@ def _named(table: Any, name: str, location: Location) -> _Named:
     if not isinstance(table, Mapping):
         raise location.error(f"expected a table, found {table!r}")
     checked = ("name", "validation") if location.path == "data" else ("name",)
+    if location.path == "data" and "source" in table:
+        raise (location / "source").error("this key is for a study; the recipe of one training has name instead")
     options = {key: value for key, value in table.items() if key not in checked}
     checked_table = build(_Named, {"name": name} | {key: table[key] for key in checked if key in table}, location)
     return dataclasses.replace(checked_table, options=options)
