@@ -299,12 +299,15 @@ def test_the_change_of_a_percentage_is_in_percentage_points():
     ]
     gain = results[1].metrics["accuracy"] - results[0].metrics["accuracy"]
     changes = {"accuracy": (gain, gain - 0.01, gain + 0.01), "nll": (-0.25, -0.5, -0.125)}
+    changes |= {"ece": (-0.00004, -0.001, 0.00002), "brier": (-0.0001, -0.0002, 0.00001)}
     rows = {row[0]: row for row in change_rows(SimpleNamespace(before=results[0], after=results[1], change=changes))}
     _, _, after, change, interval, _ = rows["Accuracy"]
     assert after == f"{100 * results[1].metrics['accuracy']:.2f} %"
     assert change == f"{100 * gain:+.2f} pp"
     assert interval == f"{100 * gain - 1:+.2f} pp … {100 * gain + 1:+.2f} pp"
-    assert rows["NLL"][3:5] == ("-0.2500", "-0.5000 … -0.1250")
+    assert rows["NLL"][3:] == ("-0.2500", "-0.5000 … -0.1250", "better")
+    assert rows["ECE"][3:] == ("0.0000", "-0.0010 … 0.0000", "unchanged")
+    assert rows["Brier score"][3:] == ("-0.0001", "-0.0002 … 0.0000", "better, not significant")
 
 
 def test_json_value_has_no_nan():

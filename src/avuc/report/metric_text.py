@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from avuc.report.chance import class_doubts, ece_may_be_chance, gap_by_chance, order_doubts
-from avuc.report.numbers import distinct, number, percent, signed
+from avuc.report.numbers import SMALLEST, distinct, number, percent, signed
 
 if TYPE_CHECKING:
     from avuc.evaluation.compare import Comparison
@@ -203,7 +203,7 @@ def _row(name: str, value: float, bounds: tuple[float, float] | None) -> Row:
 def _judgement(better: str, value: float, low: float, high: float) -> str:
     if math.isnan(value) or not better:
         return ""
-    if value == 0:
+    if value == 0 or (abs(value) < SMALLEST and low <= 0 <= high):
         return "unchanged"
     direction = "better" if (value > 0) == (better == "higher") else "worse"
     return f"{direction}, not significant" if low <= 0 <= high else direction

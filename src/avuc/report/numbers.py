@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+# a change below this is printed as 0: values have four digits, percentage points two
+SMALLEST = 0.5e-4
+
 
 def number(value: float, *, percent: bool = False) -> str:
     """Return a value with four digits, or in percent; a dash if it is not defined.
@@ -32,8 +35,16 @@ def percent(value: float) -> str:
 
 
 def signed(change: float, *, percent: bool) -> str:
-    """Return a change with its sign; in percentage points (pp) if the values themselves are in percent."""
-    return f"{100 * change:+.2f} pp" if percent else f"{change:+.4f}"
+    """Return a change with its sign; in percentage points (pp) if the values themselves are in percent.
+
+    >>> signed(-0.0123, percent=True), signed(0.0123, percent=False), signed(-0.00001, percent=False)
+    ('-1.23 pp', '+0.0123', '0.0000')
+    """
+    if abs(change) < SMALLEST:
+        change, sign = 0.0, ""
+    else:
+        sign = "+"
+    return f"{100 * change:{sign}.2f} pp" if percent else f"{change:{sign}.4f}"
 
 
 def distinct(first: float, second: float) -> tuple[str, str]:
