@@ -315,9 +315,11 @@ class Terminal(io.StringIO):
 def test_colour_only_where_it_is_wanted(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    stream = Terminal()
-    Console(stream).line("hello", "bold")
-    assert stream.getvalue() == "\x1b[1mhello\x1b[0m\n"
+    for _ in range(2):
+        stream = Terminal()
+        Console(stream).line("hello", "bold")
+        assert stream.getvalue() == "\x1b[1mhello\x1b[0m\n"
+        monkeypatch.setenv("NO_COLOR", "")  # an empty value means nothing: no-color.org
     monkeypatch.setenv("NO_COLOR", "1")
     stream = Terminal()
     Console(stream).line("hello", "bold")

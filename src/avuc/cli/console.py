@@ -36,7 +36,7 @@ class Console:
         self.aliases: dict[str, str] = dict(aliases or {})
         self.encoding: str = getattr(self.stream, "encoding", None) or "utf-8"
         terminal = self.stream.isatty()
-        self.colour: bool = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        self.colour: bool = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         columns = shutil.get_terminal_size((100, 24)).columns
         self.width: int = min(max(columns, MIN_WIDTH), MAX_WIDTH)
 
