@@ -66,7 +66,7 @@ def test_every_command_has_help_with_an_example(name, capsys):
         main([name, "--help"])
     assert stop.value.code == 0
     out = capsys.readouterr().out
-    assert f"  avuc {name}" in out.split("example")[1]
+    assert f"  avuc {name}" in out.split("\nexample")[1]
 
 
 def test_the_help_of_calibrate_explains_each_method_on_a_line_of_its_own(capsys):
