@@ -112,6 +112,27 @@ def test_files_that_fit_are_accepted(folder, capsys):
     assert not (folder / "out").exists()
 
 
+def test_files_of_finished_sets_are_not_needed_to_resume(folder, capsys):
+    (folder / "whole").mkdir()
+    images(folder / "whole", "contrast.npy", (50, 28, 28, 1))  # ten images of each severity
+    np.save(folder / "whole" / "labels.npy", np.tile([3, 8], 25))
+    images(folder, "same.npy", (20, 28, 28, 1))
+    words = ["study", "digits.toml", "--device", "cpu", "--out", "out", "--no-report"]
+    words += ["--set", "data.corruptions_dir=whole", "--set", "data.test_images=0", "--set", "study.severities=[1]"]
+    words += ["--set", 'study.ood=["same.npy"]']
+    assert main(words) == 0
+    for gone in ("same.npy", "whole/contrast.npy", "whole/labels.npy"):
+        (folder / gone).unlink()
+    assert main(words) == 0
+    capsys.readouterr()
+    recipe = (folder / "digits.toml").read_text()
+    (folder / "digits.toml").write_text(
+        recipe + '[[methods]]\nname = "Other"\nmethod = "vanilla"\ntrain = { epochs = 2 }\n'
+    )
+    assert main(words) == 2  # another method needs them
+    assert "data.corruptions_dir: whole" in capsys.readouterr().err
+
+
 def test_a_dry_run_takes_a_step_of_every_method(folder, capsys):
     (folder / "trial_nets.py").write_text(
         "from torch import nn\n\ndef net(num_classes):\n    return nn.Linear(3, 10)\n"

@@ -112,6 +112,10 @@ class Plan:
             if (method.name, key.seed, test_set.shift, test_set.severity) not in done
         ]
 
+    def unfinished_sets(self, done: Done) -> set[TestSet]:
+        """Return the sets on which a planned method is not evaluated yet."""
+        return {test_set for test_set in self.sets if any(self.pending(key, test_set, done) for key in self.models)}
+
     def alike(self, key: ModelKey, test_set: TestSet, done: Done) -> int:
         """Return on how many sets of the same kind a model is not evaluated yet; shifted images may be larger."""
         if not test_set.severity:

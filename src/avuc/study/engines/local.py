@@ -224,9 +224,7 @@ class LocalRun:
         self.done = self.store.done()
         if not set(self.plan.models) <= self.store.trained():  # also if only the record of a training was lost
             return False
-        return not any(
-            self.plan.pending(key, test_set, self.done) for test_set in self.plan.sets for key in self.plan.models
-        )
+        return not self.plan.unfinished_sets(self.done)
 
     # training
 

@@ -20,7 +20,7 @@ from avuc.core.errors import InputError
 from avuc.study.data.own import forget
 from avuc.study.engines.local import run as run_local
 from avuc.study.engines.ray import run as run_ray
-from avuc.study.grid import Plan
+from avuc.study.grid import Done, Plan
 from avuc.study.recipe.config import Recipe
 from avuc.study.store.store import Store
 from avuc.study.trial.run import try_own_code
@@ -76,7 +76,7 @@ def run_study(
         raise InputError(f"{folder}: cannot be used as a folder ({error.strerror}); choose another --out") from error
     devices = devices_for(device)
     try:
-        prints = try_own_code(recipe, devices[0])
+        prints = try_own_code(recipe, devices[0], plan.unfinished_sets(_evaluated(folder)))
         return _run(plan, folder, engine, devices, prints, progress=progress, until=until)
     finally:
         forget()  # the next study loads its data again, because files and objects may have changed
@@ -119,6 +119,18 @@ def _run(
         store.close()
         raise
     return store
+
+
+def _evaluated(folder: Path) -> Done:
+    """Return the finished evaluations of the study in `folder`, if there is one that can be read."""
+    try:
+        store = Store(folder, create=False, check=False)
+    except InputError:  # `_run` says what is wrong with it
+        return set()
+    try:
+        return store.done()
+    finally:
+        store.close()
 
 
 def _left(plan: Plan, store: Store) -> str:

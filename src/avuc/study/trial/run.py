@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Collection
 
 import torch
 
@@ -15,7 +16,7 @@ from avuc.data.tensors import MemoryData
 from avuc.study.data.own import check_repeatable
 from avuc.study.data.sets import StudyData
 from avuc.study.data.shifted import shifted_data
-from avuc.study.grid import CLEAN, VALIDATION
+from avuc.study.grid import CLEAN, VALIDATION, Plan, TestSet
 from avuc.study.own.code import bound, find, is_path, search_recipe_folder, takes
 from avuc.study.own.digest import begin, code_prints
 from avuc.study.recipe.config import Recipe
@@ -30,7 +31,7 @@ VOID = 255  # what data sets of segmentation often write where there is no label
 MOST_EXAMPLES, MOST_SECONDS, MOST_NUMBERS = 4096, 3.0, 1 << 28
 
 
-def try_own_code(recipe: Recipe, device: str = "cpu") -> dict[str, str]:
+def try_own_code(recipe: Recipe, device: str = "cpu", sets: Collection[TestSet] | None = None) -> dict[str, str]:
     """Load the data, make the network, take one step of every method and apply every shift.
 
     An error is one line that names the key of the recipe. Without own code, only the files of shifts and of
@@ -39,11 +40,13 @@ def try_own_code(recipe: Recipe, device: str = "cpu") -> dict[str, str]:
     Args:
         recipe: the study.
         device: where the methods take their step.
+        sets: the sets that have evaluations left, whose files are opened; None: all.
 
     Returns:
         digests of the data and of the code, by name, for `Store.check_data`.
     """
     begin()
+    sets = Plan(recipe).sets if sets is None else sets
     search_recipe_folder(recipe.code_folder)
     study, net = recipe.study, recipe.net
     own_shifts = [name for name in study.shifts if is_path(name)]
@@ -53,7 +56,7 @@ def try_own_code(recipe: Recipe, device: str = "cpu") -> dict[str, str]:
             bound(find(other.path, "study.ood"), offered, {}, "study.ood", other.path)
     data = StudyData(recipe, torch.device("cpu"))
     if not (recipe.data.is_own or net.is_own or own_shifts or study.shift_size):
-        try_sources(recipe, data)
+        try_sources(recipe, data, sets)
         return {}
     for name in own_shifts:
         find(name, "study.shifts")
@@ -66,7 +69,7 @@ def try_own_code(recipe: Recipe, device: str = "cpu") -> dict[str, str]:
         for split in filter(None, ("train", recipe.data.validation_split, *tested)):
             check_repeatable(recipe.data, split)
     shifted = _try_shifts(recipe, data.test if recipe.data.is_own else data.validation)
-    try_sources(recipe, data)
+    try_sources(recipe, data, sets)
     try_net(recipe, data, shifted, torch.device(device))
     prints = code_prints([net.name, *own_shifts])
     if recipe.data.is_own:  # published data are checked with the results, after their test images are decoded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
 import torch
@@ -20,16 +21,20 @@ from avuc.study.recipe.config import Recipe
 from avuc.study.recipe.other_data import OtherData
 
 
-def try_sources(recipe: Recipe, data: StudyData) -> None:
+def try_sources(recipe: Recipe, data: StudyData, sets: Container[TestSet]) -> None:
     """Raise an `InputError` that names the key of the recipe if a file is missing or its images do not fit.
 
     Args:
         recipe: the study.
         data: its data. If they cannot be loaded, shapes are not compared: the training says at once what is missing.
+        sets: the sets that have evaluations left. Files of other sets are not opened: a study that is resumed without
+            them can finish.
     """
     if recipe.data.corruptions_dir:
-        _try_corruptions(recipe)
+        _try_corruptions(recipe, sets)
     for other in recipe.study.others:
+        if TestSet(f"ood:{other.name}") not in sets:
+            continue
         if is_path(other.path) or is_text_file(other.path):
             # twice: the data are loaded again after other sets
             data.prints(TestSet(f"ood:{other.name}"))
@@ -38,17 +43,22 @@ def try_sources(recipe: Recipe, data: StudyData) -> None:
             _try_images(other, data)
 
 
-def _try_corruptions(recipe: Recipe) -> None:
+def _try_corruptions(recipe: Recipe, sets: Container[TestSet]) -> None:
     folder, study = recipe.data.corruptions_dir, recipe.study
+    needed = [
+        [(name, severity) for severity in study.severities if TestSet(name, severity) in sets] for name in study.shifts
+    ]
+    if not any(needed):
+        return
     try:
         if recipe.data.source == "imagenet":
-            for name in study.shifts:
-                for severity in study.severities[:1]:
+            for severities in needed:
+                for name, severity in severities[:1]:
                     list_imagenet_c(folder, corruption=name, severity=severity, verify=False)
             return
         archive = Archive(folder)
-        for name in study.shifts:
-            for severity in study.severities:
+        for severities in needed:
+            for name, severity in severities:
                 archive.images(name, severity)
     except InputError as error:
         raise InputError(f"data.corruptions_dir: {error}") from error
