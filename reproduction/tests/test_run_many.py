@@ -12,7 +12,6 @@ from pathlib import Path
 import mps
 import pytest
 import run_many
-from published_rows import Publication
 
 from avuc.core.errors import InputError
 from avuc.study import load_recipe
@@ -314,28 +313,3 @@ def test_the_plan_of_what_is_left_names_what_has_no_results():
         assert not names & done  # an entry that is finished leaves the plan
         if out != "past":  # candidates that are not chosen are not evaluated
             assert names | done == {method.name for method in recipe.methods}
-
-
-def test_the_plan_of_tiny_imagenet_runs_everything_that_is_not_published():
-    """Each missing evaluation is in an entry of the plan, and each entry has one to run."""
-    folder = run_many.FOLDERS / "tiny-imagenet"
-    entries = run_many.read_plan(folder / "plan.toml")
-    published = Publication.read(run_many.HOME / "reproduction" / "results" / "studies" / "tiny-imagenet")
-    done = {(row["method"], int(row["seed"]), row["shift"], int(row["severity"])) for row in published.rows}
-
-    def evaluations(changes, names):
-        recipe = load_recipe(folder / "recipe.toml", changes)
-        return {
-            (method.name, seed, one.shift, one.severity)
-            for method in recipe.methods
-            if not names or method.name in names
-            for seed in recipe.seeds(method)
-            for one in Plan(recipe).sets
-        }
-
-    missing = evaluations((), ()) - done
-    assert 0 < len(missing) < len(evaluations((), ()))
-    assert {entry.out for entry in entries} == {entry.recipe for entry in entries} == {folder.name}
-    planned = [evaluations(entry.set, entry.only) for entry in entries]
-    assert missing <= set().union(*planned)
-    assert all(missing & some for some in planned)
