@@ -210,6 +210,8 @@ def one_number(studies: Mapping[str, Study], printed: Sequence[Published]) -> Ca
         else:
             value = studies[name].get(method, metric, where, *rest).value
         text = number(value, metric, percent=metric in PERCENT)
+        if name == "printed" and metric in PERCENT and text != "–":
+            text = f"{100 * value:.4g}"  # with the decimals that the paper gives
         if text == "–":
             raise InputError(f"figure: {' | '.join(parts)}: no such number; studies: {', '.join(studies) or 'none'}")
         return text + (" %" if metric in PERCENT else "")

@@ -645,7 +645,7 @@ def test_figures_inside_sentences(studies, printed):
     assert f"-->{value:.3f}<!-- end -->" in filled
     assert "-->0.239<!-- end -->" in filled
     assert make.fill(filled, {}, find) == filled
-    assert find(["printed", "SVI-AvUC", "auroc", "svhn"]) == "99.3 %"
+    assert find(["printed", "SVI-AvUC", "auroc", "svhn"]) == "99.35 %"
     assert find(["paper", "SVI", "nll", "learned"]) == "0.25"
     assert find(["paper", "SVI", "validation_accuracy", "learned"]) == "80.0 %"
     assert find(["paper", "SVI-TS", "temperature", "learned"]) == "1.50"
