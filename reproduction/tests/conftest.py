@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from avuc.report.study.paper_comparison import Published, read_published
+from avuc.study.grid import CLEAN, ModelKey, Plan
+from avuc.study.recipe.load import load_recipe
+from avuc.study.store.integrity import check
+from avuc.study.store.records import MetricsAndCurves
+from avuc.study.store.store import Evaluation, Store, Trained
 
+MADE_UP_METRICS = ("nll", "ece", "uce", "brier", "aurc", "avu_auc", "accuracy", "auroc")
 PICTURES = (b"\x89PNG\r\n", b"iVBORw0KGgo", b"JFIF\0", b"/9j/4AAQ", b"WEBPVP8")
 
 
@@ -35,6 +44,51 @@ def published_studies(home: Path) -> dict[str, Any]:
     from make_reproduction import read_studies
 
     return read_studies(home / "reproduction" / "results" / "cifar10")
+
+
+@pytest.fixture(scope="session")
+def make_up() -> Callable[..., None]:
+    """Write a study of random numbers on two shifts; `keep` says which methods have results."""
+
+    def write(folder: Path, recipe: str | Path, *changes: str, keep: Callable[[str], bool] = lambda name: True) -> None:
+        rng = np.random.default_rng(sum(map(ord, folder.name)))
+        two = ['study.shifts=["fog", "contrast"]', 'study.ood=["svhn", "cifar100"]']
+        loaded = load_recipe(recipe, [*two, *changes])
+        folder.mkdir(parents=True, exist_ok=True)
+        store = Store(folder)
+        store.adopt(loaded)
+        about = {"versions": {"torch": "2.11.0"}, "revision": "a" * 40, "hardware": {"gpus": [], "processor": "one"}}
+        store.begin(engine="local", device="cpu", recipe=loaded, about=about)
+        done = store.done()
+        for row in (row for row in loaded.methods if keep(row.name)):
+            for seed in loaded.seeds(row):
+                if row.method is not None and (row.name, seed) not in {key[:2] for key in done}:
+                    history = [{"member": 0, "epoch": 0, "seconds": 1.0, "images_per_second": 9.0, "accuracy": 0.8}]
+                    store.add_model(Trained(ModelKey(row.name, seed), history, 1, 1.0, 0.5))
+                for one in Plan(loaded).sets:
+                    if (row.name, seed, one.shift, one.severity) not in done:
+                        values = {name: float(rng.random()) for name in MADE_UP_METRICS[:-1]} | {"threshold": 0.5}
+                        values |= {"auroc": float(rng.random())} if one != CLEAN and one.shift != "validation" else {}
+                        judged = MetricsAndCurves(values, {}, np.zeros(4, np.float32), 100, 8)
+                        store.add_evaluations([Evaluation(row.name, seed, one, judged, 0.1, None, False, None, None)])
+        store.finish(1.0)
+        store.close()
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def remove() -> Callable[[Path, str], None]:
+    """Remove results, as if the study had been cut off before them."""
+
+    def delete(folder: Path, where: str) -> None:
+        with closing(sqlite3.connect(folder / "study.sqlite")) as db:
+            for table in ("rows", "cells"):
+                db.execute(f"DELETE FROM {table} WHERE {where}")
+            check(db)
+            db.commit()
+
+    return delete
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import csv
 import re
 import sqlite3
 import statistics
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -21,50 +20,10 @@ import reproduction_status as status
 
 from avuc.core.errors import InputError
 from avuc.report.study.paper_comparison import figure
-from avuc.study.grid import CLEAN, ModelKey, Plan
-from avuc.study.recipe.load import load_recipe
-from avuc.study.store.integrity import check
-from avuc.study.store.records import MetricsAndCurves
-from avuc.study.store.store import Evaluation, Store, Trained
+from avuc.study.store.store import Store
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-SHIFTS = 'study.shifts=["fog", "contrast"]'
-METRICS = ("nll", "ece", "uce", "brier", "aurc", "avu_auc", "accuracy", "auroc")
 Rows = dict[tuple[str, int, str, int, str], float]
-
-
-def make_up(folder: Path, recipe: str | Path, *changes: str, keep: Callable[[str], bool] = lambda name: True) -> None:
-    """Write a study of random numbers; `keep` says which methods have results."""
-    rng = np.random.default_rng(sum(map(ord, folder.name)))
-    loaded = load_recipe(recipe, [SHIFTS, 'study.ood=["svhn", "cifar100"]', *changes])
-    folder.mkdir(parents=True, exist_ok=True)
-    store = Store(folder)
-    store.adopt(loaded)
-    about = {"versions": {"torch": "2.11.0"}, "revision": "a" * 40, "hardware": {"gpus": [], "processor": "one"}}
-    store.begin(engine="local", device="cpu", recipe=loaded, about=about)
-    done = store.done()
-    for row in (row for row in loaded.methods if keep(row.name)):
-        for seed in loaded.seeds(row):
-            if row.method is not None and (row.name, seed) not in {key[:2] for key in done}:
-                history = [{"member": 0, "epoch": 0, "seconds": 1.0, "images_per_second": 9.0, "accuracy": 0.8}]
-                store.add_model(Trained(ModelKey(row.name, seed), history, 1, 1.0, 0.5))
-            for one in Plan(loaded).sets:
-                if (row.name, seed, one.shift, one.severity) not in done:
-                    values = {name: float(rng.random()) for name in METRICS[:-1]} | {"threshold": 0.5}
-                    values |= {"auroc": float(rng.random())} if one != CLEAN and one.shift != "validation" else {}
-                    judged = MetricsAndCurves(values, {}, np.zeros(4, np.float32), 100, 8)
-                    store.add_evaluations([Evaluation(row.name, seed, one, judged, 0.1, None, False, None, None)])
-    store.finish(1.0)
-    store.close()
-
-
-def remove(folder: Path, where: str) -> None:
-    """Remove results, as if the study had been cut off before them."""
-    with closing(sqlite3.connect(folder / "study.sqlite")) as db:
-        for table in ("rows", "cells"):
-            db.execute(f"DELETE FROM {table} WHERE {where}")
-        check(db)
-        db.commit()
 
 
 def rows_of(folder: Path) -> Rows:
@@ -97,7 +56,7 @@ CORNERS = ("Adam, noise", "SGD, none")
 
 
 @pytest.fixture
-def networks(tmp_path):
+def networks(tmp_path, make_up):
     kept = tuple(f"{corner}, {loss}" for corner in CORNERS for loss in ("none", "AvUC"))
     for name in ("factorial", "factorial-resnet56"):
         make_up(tmp_path / name, RECIPES / f"{name}.toml", keep=lambda method: method.removesuffix(" + TS") in kept)
@@ -133,7 +92,7 @@ def test_the_second_network_stands_below_the_first(networks):
     assert len(directions) > 1
 
 
-def test_a_second_network_that_is_missing_or_unfinished_says_so(networks):
+def test_a_second_network_that_is_missing_or_unfinished_says_so(networks, remove):
     studies = make.read_studies(networks)
     assert second.second_network({}) == make.NOT_RUN
     assert second.second_network({"factorial": studies["factorial"]}) == make.NOT_RUN
@@ -150,7 +109,7 @@ def test_a_second_network_that_is_missing_or_unfinished_says_so(networks):
     assert [set(line[4:]) for line in after if line[:3:2] == ["Adam, noise", "ResNet-56"]] == [{"not measured"}] * 2
 
 
-def test_studies_with_other_shifts_are_not_compared(networks, tmp_path):
+def test_studies_with_other_shifts_are_not_compared(networks, tmp_path, make_up):
     make_up(tmp_path / "more" / "factorial-resnet56", RECIPES / "factorial-resnet56.toml", 'study.shifts=["fog"]')
     studies = make.read_studies(networks) | make.read_studies(tmp_path / "more")
     with pytest.raises(InputError, match=r"factorial-resnet56: other shifts than factorial \(contrast\)"):
@@ -161,14 +120,14 @@ def test_studies_with_other_shifts_are_not_compared(networks, tmp_path):
 
 
 @pytest.fixture
-def code(tmp_path):
+def code(tmp_path, make_up):
     make_up(tmp_path / "code", "cifar10-code", "study.seeds=[0,1,2,3]")
     switched = RECIPES / "code-switches.toml"
     make_up(tmp_path / "code-switches", switched, keep=lambda name: "start" not in name and name != "Vanilla")
     return tmp_path
 
 
-def test_switches_are_differences_to_the_same_seeds(code):
+def test_switches_are_differences_to_the_same_seeds(code, make_up):
     table = cells_of(seeds.switches(make.read_studies(code)))
     assert [name for name in table[0] if "start" in name or "49,500" in name] == []
     make_up(code / "code-switches", RECIPES / "code-switches.toml", "study.severities=[5]")
@@ -194,7 +153,7 @@ def test_switches_are_differences_to_the_same_seeds(code):
     assert cells_of(seeds.switches(make.read_studies(code))) == more
 
 
-def test_the_status_names_methods_with_fewer_intensities(code):
+def test_the_status_names_methods_with_fewer_intensities(code, make_up, remove):
     assert "Not at every intensity" not in status.status(make.read_studies(code))
     make_up(code / "code-switches", RECIPES / "code-switches.toml", "study.severities=[5]")
     text = status.status(make.read_studies(code))
@@ -214,14 +173,14 @@ def test_the_status_names_methods_with_fewer_intensities(code):
     assert f"**Unfinished:** code-switches ({3 * 3 * 4 * 2 + 1} results)" in status.status({"code-switches": study})
 
 
-def test_a_study_without_results_is_not_published(code, capsys):
+def test_a_study_without_results_is_not_published(code, capsys, remove):
     remove(code / "code-switches", "shift != 'validation'")
     publish.main(code, code / "published", figures=False)
     assert set(publish.studies_below(code / "published")) == {"code"}
     assert "code-switches/study.sqlite: no results on test images yet; not published" in capsys.readouterr().out
 
 
-def test_what_one_method_lacks_changes_no_figure_of_another(code):
+def test_what_one_method_lacks_changes_no_figure_of_another(code, remove):
     before = make.read_studies(code)["code"]
     figures = [("ece", "5", "mean"), ("nll", "3", "median"), ("ece", "", "spearman"), ("nll", "shifted", "mean")]
     first = {key: before.get("SVI", *key) for key in figures}
@@ -251,7 +210,7 @@ def test_what_one_method_lacks_changes_no_figure_of_another(code):
 # readings of SVHN by the models of two studies
 
 
-def test_readings_of_both_methods_stand_side_by_side(tmp_path, printed):
+def test_readings_of_both_methods_stand_side_by_side(tmp_path, printed, make_up):
     files = [tmp_path / "code" / "svhn.csv", tmp_path / "code-49500" / "svhn.csv"]
     rng = np.random.default_rng(0)
     for path, method in zip(files, ("SVI", "SVI-AvUC"), strict=True):
