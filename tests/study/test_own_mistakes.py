@@ -191,3 +191,13 @@ def test_weights_that_are_missing_name_their_key(tmp_path):
     changes = ["data.source='mnist5k'", "data.validation=1000", "net.weights='none.safetensors'", "study.shifts=[]"]
     with pytest.raises(InputError, match=r"^net.weights: none.safetensors: cannot be read"):
         run_study(load_recipe(tmp_path / "recipe.toml", changes), tmp_path / "out", device="cpu", progress=False)
+
+
+def test_a_relative_import_beside_the_recipe(tmp_path):
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    (tmp_path / "relative_parts.py").write_text("from .blocks import block\n")
+    changes = ["net.name='relative_parts:make'", "data.source='mnist5k'", "data.validation=1000", "study.shifts=[]"]
+    with pytest.raises(
+        InputError, match=r"no known parent package \(relative_parts.py, line 1\); write it without the"
+    ):
+        run_study(load_recipe(tmp_path / "recipe.toml", changes), tmp_path / "out", device="cpu", progress=False)

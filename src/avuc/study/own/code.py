@@ -119,7 +119,9 @@ def _module(name: str, where: str) -> ModuleType:
             ) from error
         raise InputError(f"{where}: importing {name} failed: {described(error)}; install that module") from error
     except ANY_ERROR as error:
-        raise InputError(f"{where}: importing {name} failed: {described(error)}") from error
+        relative = isinstance(error, ImportError) and "relative import" in str(error)
+        remedy = "; write it without the dots: from blocks import …, not from .blocks import …" if relative else ""
+        raise InputError(f"{where}: importing {name} failed: {described(error)}{remedy}") from error
     # a study started from Python uses the modules that the user has imported, so only recipe files are checked
     if _RECIPE_FOLDERS and _RECIPE_FOLDERS[-1] and (home := _home(name)) in _RECIPE_FOLDERS and home not in folders:
         raise InputError(
