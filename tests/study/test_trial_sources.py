@@ -74,7 +74,7 @@ def images(folder, name, shape):
     ("change", "line"),
     [
         ('study.shifts=["trial_parts:swapped"]', "study.shifts: trial_parts:swapped"),
-        ('study.shifts=["trial_parts:one_channel"]', "shift 'trial_parts:one_channel' returned torch.float32"),
+        ('study.shifts=["trial_parts:one_channel"]', "study.shifts: trial_parts:one_channel returned torch.float32"),
         ('study.shifts=["trial_parts:refuses"]', "study.shifts: trial_parts:refuses failed: ValueError: no wind"),
         ('study.shifts=["trial_parts:absent"]', "study.shifts: trial_parts:absent: trial_parts has no 'absent'"),
         ("data.corruptions_dir=nowhere", "data.corruptions_dir: nowhere: not a folder"),

@@ -48,9 +48,10 @@ class Dataset:
         if not images.is_contiguous():  # otherwise every gather would first copy the whole set
             object.__setattr__(self, "images", images.contiguous())
         if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+            remedy = "convert them with .long()" if labels.shape == images.shape[:1] else "correct their number"
             raise InputError(
                 f"{name}: labels must be int64 ({len(images)},), one for each image, "
-                f"found {_dtype_name(labels)} {tuple(labels.shape)}; convert them with .long()"
+                f"found {_dtype_name(labels)} {tuple(labels.shape)}; {remedy}"
             )
         if labels.device != images.device:
             raise InputError(f"{name}: images are on {images.device} and labels on {labels.device}; use .to(device)")

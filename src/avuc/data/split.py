@@ -105,6 +105,8 @@ def split_dataset(data: Dataset, held_out: int | float, *, seed: int, stratified
     """
     n = len(data)
     count = round(held_out * n) if isinstance(held_out, float) and held_out < 1 else int(held_out)
+    if n < 2:
+        raise InputError(f"{data.name}: {n} examples are too few to hold out some of them; expected at least 2")
     if not 0 < count < n:
         raise InputError(
             f"{data.name}: cannot hold out {held_out} of {n} examples; "

@@ -14,7 +14,7 @@ from avuc.core.errors import InputError
 from avuc.core.tensor_file import read_tensors
 from avuc.nets import NETS
 from avuc.prediction.outputs import logits_of
-from avuc.study.own.code import bound, described, find, seeded
+from avuc.study.own.code import ANY_ERROR, bound, described, find, seeded
 from avuc.study.recipe.sections import NetConfig
 
 RETURN = "let its forward return the logits alone"
@@ -90,7 +90,7 @@ def _returns_object(net: nn.Module, image_shape: tuple[int, int, int]) -> bool:
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             return not isinstance(copy.deepcopy(net).eval()(images), Tensor)
-    except Exception:  # whatever the user's network raises; the trial before training says it
+    except ANY_ERROR:  # the trial before training says it
         return False
 
 
@@ -127,7 +127,7 @@ def _own_net(
             net = call()
         except InputError:
             raise
-        except Exception as error:  # whatever the user's function raises
+        except ANY_ERROR as error:
             raise InputError(f"net.name: {config.name} failed: {described(error)}") from error
     if not isinstance(net, nn.Module):
         raise InputError(f"net.name: {config.name} returned a {type(net).__name__}; expected a torch.nn.Module")
@@ -136,7 +136,10 @@ def _own_net(
 
 def _read_weights(path: Path) -> Mapping[str, Tensor]:
     if path.suffix == ".safetensors":
-        return {name: tensor.clone() for name, tensor in read_tensors(path)[0].items()}
+        try:
+            return {name: tensor.clone() for name, tensor in read_tensors(path)[0].items()}
+        except InputError as error:
+            raise InputError(f"net.weights: {error}") from error
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:

@@ -20,10 +20,11 @@ from avuc.data.tensors import Encode, MemoryData, TensorData
 from avuc.prediction.data import DATASET_BATCH
 from avuc.prediction.in_memory import EMPTY, as_memory_data, collected, in_order
 from avuc.study.data.reading import MOST_SECONDS, check_workers, is_small
-from avuc.study.own.code import bound, described, find, seeded
+from avuc.study.own.code import ANY_ERROR, bound, described, find, seeded
 from avuc.study.recipe.sections import DataConfig
 
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+MOST_CLASSES = 10  # for each label
 # the data loaded last, because the check before a study and the study itself load the same data
 _LOADED: dict[tuple[str, str, str], MemoryData] = {}
 _SECONDS: dict[tuple[str, str, str], float] = {}  # what loading them took
@@ -127,6 +128,11 @@ def _load(config: DataConfig, split: str, num_classes: int, *, again: bool = Fal
         if labels.numel() and not bool((labels != IGNORE_INDEX).any()):
             raise InputError(f"{where}: none of the {len(labels)} training examples has a label")
         count = len(classes) or (int(labels.max()) + 1 if labels.numel() else 0)
+        if not classes and count > MOST_CLASSES * max(1, labels.numel()):  # the network would have an output for each
+            raise InputError(
+                f"{where}: the highest of {labels.numel()} labels is {count - 1}; number the classes from 0, without "
+                "gaps"
+            )
     else:
         train = load_own(config, "train")
         count, classes = train.num_classes, train.class_names
@@ -136,7 +142,10 @@ def _load(config: DataConfig, split: str, num_classes: int, *, again: bool = Fal
     more: dict[str, Any] = {"class_names": classes, "origin": f"from {config.source}"}
     if texts:
         more |= {"texts": texts, "encode": encode}
-    data = as_memory_data(inputs, labels, count, name, **more)
+    try:
+        data = as_memory_data(inputs, labels, count, name, **more)
+    except InputError as error:
+        raise InputError(f"{where}: {str(error).removeprefix(f'{name}: ')}") from error
     if not again:
         check_workers(given, data, where)
     return data
@@ -208,7 +217,7 @@ def _sentences(loaded: Any, where: str) -> Any:
                     return loaded
                 texts += batch[0]
                 parts += batch[1].tolist() if isinstance(batch[1], Tensor) else list(batch[1])
-    except Exception as error:  # whatever the user's dataset raises
+    except ANY_ERROR as error:
         raise InputError(f"{where}: reading it failed: {described(error)}") from error
     return texts, parts
 
@@ -228,7 +237,7 @@ def _encoder(config: DataConfig) -> Encode | None:
             encoded = bound(function, config.offered, {}, "data.encode", path, takes_batch=True)(texts)
         except InputError:
             raise
-        except Exception as error:  # whatever the user's function raises
+        except ANY_ERROR as error:
             raise InputError(f"data.encode: {path} failed: {described(error)}") from error
         parts = encoded.values() if isinstance(encoded, Mapping) else [encoded]
         if not all(isinstance(part, Tensor) and part.ndim and len(part) == len(texts) for part in parts):
@@ -263,7 +272,7 @@ def call_load(config: DataConfig, split: str, *, outside: bool = False) -> Any:
             return call()
         except InputError:
             raise
-        except Exception as error:  # whatever the user's function raises
+        except ANY_ERROR as error:
             raise InputError(f"{key}: {path}(split={split!r}) failed: {described(error)}") from error
 
 
@@ -282,7 +291,7 @@ def _collected(loaded: Any, where: str, *, unlabelled: bool) -> tuple[Any, Tenso
             return collected(loaded, unlabelled=unlabelled)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    except Exception as error:  # whatever the user's dataset raises
+    except ANY_ERROR as error:
         raise InputError(f"{where}: reading it failed: {described(error)}") from error
 
 

@@ -25,7 +25,7 @@ from avuc.study.data.photographs import photo_patches
 from avuc.study.data.shifted import shifted_data
 from avuc.study.data.shifted_text import word_labels
 from avuc.study.grid import CLEAN, VALIDATION, TestSet
-from avuc.study.own.code import is_path, search_recipe_folder
+from avuc.study.own.code import is_path, search_recipe_folder, unknown
 from avuc.study.own.digest import code_prints
 from avuc.study.own.text_file import is_text_file, read_sentences
 from avuc.study.recipe.config import Recipe
@@ -304,6 +304,8 @@ class StudyData:
         config = self.config
         if config.is_own:
             return load_own(config, split)
+        if config.source not in DATASETS and not Path(config.source).expanduser().exists():
+            raise InputError(f"data.source: {unknown('data set', config.source, DATASETS)}")
         options: dict[str, Any] = {"verify": config.verify}
         if config.source in ("imagenet", "folder"):
             options |= {"workers": config.workers} | ({"size": config.size} if config.size else {})

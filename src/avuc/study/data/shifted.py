@@ -18,7 +18,7 @@ from avuc.shifts import Profile, apply_shift, corrupt, moved_labels
 from avuc.shifts.streams import stable_seed
 from avuc.shifts.text import TEXT_SHIFTS
 from avuc.study.data.shifted_text import encoded, sentences_of, text_shifted
-from avuc.study.own.code import bound, described, find, is_path, seeded
+from avuc.study.own.code import ANY_ERROR, bound, described, find, is_path, seeded
 from avuc.study.own.text_file import is_text_file
 
 CHUNK = 1024  # examples that a shift of the user's own gets at a time
@@ -119,7 +119,7 @@ def shift_function(path: str, options: Mapping[str, Any] | None = None) -> Calla
             return call(batch)
         except InputError:
             raise
-        except Exception as error:  # whatever the user's function raises
+        except ANY_ERROR as error:
             raise InputError(f"study.shifts: {path} failed: {described(error)}") from error
 
     return shift
@@ -138,6 +138,11 @@ def own_images(
         result, moved = _shift_batch(function, batch.clone(), batch_labels, severity, generator, path)
         if not isinstance(result, Tensor):
             raise InputError(f"study.shifts: {path} returned a {type(result).__name__}; expected a tensor of images")
+        if (result.shape, result.dtype) != (batch.shape, batch.dtype):
+            raise InputError(
+                f"study.shifts: {path} returned {result.dtype} of shape {tuple(result.shape)}; expected uint8 of shape "
+                f"{tuple(batch.shape)}, like its input"
+            )
         parts.append(moved)
         return result
 

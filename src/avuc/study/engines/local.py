@@ -9,6 +9,7 @@ group of models that train together, so that results come early and an interrupt
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import sys
 import time
@@ -25,6 +26,7 @@ from avuc.core.progress import Progress
 from avuc.study.engines.background import Background
 from avuc.study.engines.claims import Claims
 from avuc.study.engines.retrained import comparison, to_train
+from avuc.study.engines.server import SAFE, context_for
 from avuc.study.evaluation.validation_fit import validation_fit
 from avuc.study.grid import CLEAN, VALIDATION, Done, ModelKey, Plan, TestSet
 from avuc.study.own.code import restore
@@ -57,9 +59,7 @@ def run(
         LocalRun(plan, store, worker, progress).run()
         return
     # a process that has used CUDA cannot be forked
-    kind = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context: Any = multiprocessing.get_context(kind)
-    context.set_forkserver_preload(["avuc.study.engines.local"])
+    context = context_for("avuc.study.engines.local")
     threads = max(1, torch.get_num_threads() // len(devices))
     pickled_objects = _sendable(plan.recipe.given_objects())
     processes = [
@@ -123,6 +123,7 @@ def _run_process(
     processes: int,
 ) -> None:
     """Run one of several processes."""
+    os.environ.pop(SAFE, None)  # it was for the server
     torch.set_num_threads(threads)
     restore(pickle.loads(pickled_objects))
     store = Store(directory, check=False)  # checked when the study began

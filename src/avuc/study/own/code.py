@@ -22,6 +22,8 @@ from avuc.core.text import did_you_mean
 
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 PATH = re.compile(f"{_NAME}:{_NAME}")
+# whatever the user's code raises; a script may end Python
+ANY_ERROR = (Exception, SystemExit)
 # the module name in the paths of objects that were passed to `avuc.study.run`
 OBJECT = "object"
 _OBJECTS: dict[str, Any] = {}
@@ -45,7 +47,9 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return the message for a name that is neither known nor an import path."""
     if ":" in name:
         return f"{name!r} is no import path; expected module:function, like my_package.parts:{what}"
-    return f"no {what} {name!r}; {did_you_mean(name, known)}; your own is named module:function"
+    module, dot, function = name.rpartition(".")
+    meant = f", such as {module}:{function}" if dot and is_path(f"{module}:{function}") else ""
+    return f"no {what} {name!r}; {did_you_mean(name, known)}; your own is named module:function{meant}"
 
 
 def find(path: str, where: str) -> Any:
@@ -114,8 +118,10 @@ def _module(name: str, where: str) -> ModuleType:
                 "the path, or put the module beside the recipe"
             ) from error
         raise InputError(f"{where}: importing {name} failed: {described(error)}; install that module") from error
-    except (Exception, SystemExit) as error:  # whatever the user's module raises; a script may end Python
-        raise InputError(f"{where}: importing {name} failed: {described(error)}") from error
+    except ANY_ERROR as error:
+        relative = isinstance(error, ImportError) and "relative import" in str(error)
+        remedy = "; write it without the dots: from blocks import …, not from .blocks import …" if relative else ""
+        raise InputError(f"{where}: importing {name} failed: {described(error)}{remedy}") from error
     # a study started from Python uses the modules that the user has imported, so only recipe files are checked
     if _RECIPE_FOLDERS and _RECIPE_FOLDERS[-1] and (home := _home(name)) in _RECIPE_FOLDERS and home not in folders:
         raise InputError(
@@ -224,7 +230,7 @@ def bound(
     values = {**{name: value for name, value in offered.items() if name in named}, **options}
     for name, parameter in named.items():
         if parameter.default is kind.empty and name not in values:
-            or_option = "" if takes_batch else f", or put it in {where}.options"
+            or_option = "" if takes_batch or where == "study.ood" else f", or put it in {where}.options"
             remedy = f"rename it or give it a default{or_option}"
             raise InputError(f"{where}: {path} needs {name!r}, and avuc offers {', '.join(offered)}; {remedy}")
     alone = [values.pop(n) for n, parameter in named.items() if parameter.kind is kind.POSITIONAL_ONLY and n in values]

@@ -21,7 +21,7 @@ from avuc.study.data.own import load_own
 from avuc.study.data.sets import StudyData
 from avuc.study.data.shifted import scaled
 from avuc.study.net import RETURN, make_net
-from avuc.study.own.code import described, is_path
+from avuc.study.own.code import ANY_ERROR, described, is_path
 from avuc.study.recipe.config import MethodConfig, Recipe
 from avuc.study.trial.lazy import refuse_lazy_layers
 from avuc.study.trial.step import take_step
@@ -55,7 +55,7 @@ def try_net(
         logits = _run(net, batch)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
-    except Exception as error:  # whatever the user's network raises
+    except ANY_ERROR as error:
         raise InputError(
             f"{name} failed on a batch {_shapes(batch)}: {described(error)}{_other_precision(net, batch)}"
         ) from error
@@ -170,7 +170,7 @@ def _try_one(net: nn.Module, batch: Any, logits: Tensor, name: str) -> None:
     try:
         with torch.random.fork_rng(devices=[]):
             alone = _run(net, each(batch, _first))
-    except Exception as error:  # whatever the user's network raises
+    except ANY_ERROR as error:
         raise InputError(
             f"{name} failed on a single example, in evaluation mode: {described(error)}; batch normalisation needs "
             "running statistics"
@@ -212,7 +212,7 @@ def _try_shifted(net: nn.Module, data: MemoryData, shift: str, severity: int) ->
     where = f"study.shifts: {shift}: at severity {severity} the network"
     try:
         logits = _run(net, batch)
-    except Exception as error:  # whatever the user's network raises
+    except ANY_ERROR as error:
         raise InputError(f"{where} failed on a batch {_shapes(batch)}: {described(error)}") from error
     expected = (len(labels), data.num_classes, *labels.shape[1:])
     if tuple(logits.shape) != expected:
@@ -228,7 +228,7 @@ def _try_size(net: nn.Module, data: MemoryData, expected: tuple[int, ...], name:
     where = f"study.shift_size: {name.removeprefix('net.name: ')}"
     try:
         shape = tuple(_run(net, batch).shape)
-    except Exception as error:  # whatever the user's network raises
+    except ANY_ERROR as error:
         raise InputError(f"{where} failed on a batch {_shapes(batch)}: {described(error)}; leave it out") from error
     if shape != expected:
         raise InputError(f"{where} returned {shape} for a batch {_shapes(batch)}; expected {expected}")

@@ -10,9 +10,10 @@ from collections.abc import Collection
 import torch
 
 from avuc.core.errors import InputError
+from avuc.core.tasks import IGNORE_INDEX
 from avuc.data import UNLABELLED
 from avuc.data.digest import digest_of, shapes_of
-from avuc.data.tensors import MemoryData
+from avuc.data.tensors import MemoryData, TensorData
 from avuc.study.data.own import check_repeatable
 from avuc.study.data.sets import StudyData
 from avuc.study.data.shifted import shifted_data
@@ -26,6 +27,8 @@ from avuc.study.trial.sources import try_sources
 
 MOST_NAMES = 5  # classes that a line names
 IMAGE_DIMS = 4  # (N, channels, height, width)
+# data of a study, by whether they are `TensorData`
+KINDS = {False: "uint8 images with one label each", True: "other tensors"}
 VOID = 255  # what data sets of segmentation often write where there is no label
 # a shift is tried on so many examples, and on fewer if that takes more seconds or more numbers in memory
 MOST_EXAMPLES, MOST_SECONDS, MOST_NUMBERS = 4096, 3.0, 1 << 28
@@ -81,7 +84,7 @@ def _try_shifts(recipe: Recipe, data: MemoryData) -> dict[tuple[str, int], Memor
     """Apply every shift to a few examples, and the user's own shifts to many; return the few, shifted."""
     study = recipe.study
     few = data.subset(range(min(FEW, len(data))))
-    severities = sorted({min(study.severities), max(study.severities)}) if study.severities else []
+    severities = sorted(study.severities)
     shifted: dict[tuple[str, int], MemoryData] = {}
     # the corruptions of avuc are tested already; a few images show whether they fit the data
     for name in study.shifts if not recipe.data.corruptions_dir else ():
@@ -141,10 +144,16 @@ def _check_data(data: StudyData) -> None:
             f"data.source: {source}: one training example is {shapes_of(train)}, one test example {shapes_of(test)}; "
             "give both one shape"
         )
-    if train.num_classes != test.num_classes or type(train) is not type(test):
+    if train.num_classes != test.num_classes:
         raise InputError(
-            f"data.source: {source}: {train.num_classes} classes in training data, {test.num_classes} in test data, "
-            f"as {type(train).__name__} and {type(test).__name__}; both must be alike"
+            f"data.source: {source}: {train.num_classes} classes in the training data and {test.num_classes} in the "
+            "test data; give both the same"
+        )
+    if type(train) is not type(test):
+        kinds = [KINDS[isinstance(part, TensorData)] for part in (train, test)]
+        raise InputError(
+            f"data.source: {source}: the training data are {kinds[0]}, the test data {kinds[1]}; return the same for "
+            "both splits"
         )
     for part, name in ((train, "held-out"), (test, "test")):
         if missing := int((part.labels == UNLABELLED).sum()):
@@ -154,9 +163,7 @@ def _check_data(data: StudyData) -> None:
             )
         if not part.num_labelled:
             raise InputError(f"data.source: {source}: none of the {len(part)} {name} examples has a label")
-    if not len(test) or train.num_classes < 2:
-        raise InputError(f"data.source: {source}: {len(test)} test examples of {train.num_classes} classes are too few")
-    _note_unused_classes(source, data)
+    _check_unused_classes(source, data)
     if not data.config.evaluate_on_validation:
         check_overlap(source, in_memory(data.train(1, 0)), train, test)
 
@@ -174,11 +181,22 @@ def _note_augmentation(recipe: Recipe, data: MemoryData) -> None:
         )
 
 
-def _note_unused_classes(source: str, data: StudyData) -> None:
-    """Print a line if a class has no example to learn from, as with labels from 1; refuse pixels labelled 255."""
+def _check_unused_classes(source: str, data: StudyData) -> None:
+    """Print a line if a class has no example to learn from; refuse a single class, labels from 1, and pixels of 255."""
     parts, names = (in_memory(data.train(1, 0)), data.validation), data.validation.class_names
     used = torch.cat([part.labels.unique() for part in parts]).tolist()
     unused = sorted(set(range(data.validation.num_classes)).difference(used))
+    if len(set(used) - {IGNORE_INDEX, UNLABELLED}) < 2:
+        raise InputError(
+            f"data.source: {source}: every training example has the label {max(used)}; a classifier needs at least two "
+            "classes, 0 and 1"
+        )
+    counted = not names and data.config.ignore_index != 0 and data.validation.labels.ndim == 1
+    if counted and unused == [0] and not bool((data.test.labels == 0).any()):
+        raise InputError(
+            f"data.source: {source}: the labels are 1 … {max(used)}, and classes are counted from 0; subtract 1, or "
+            "set data.class_names if there is a class 0"
+        )
     if data.validation.labels.ndim > 1 and not names and VOID - 1 in unused and max(used) == VOID:
         raise InputError(
             f"data.source: {source}: the labels are 0 … {max(set(used) - {VOID}, default=0)} and {VOID}, which often "
