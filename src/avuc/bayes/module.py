@@ -27,6 +27,7 @@ from avuc.core.errors import InputError
 from avuc.core.numbers import check_number
 from avuc.core.private_copy import deep_copy
 from avuc.core.random_numbers import noise_source
+from avuc.core.shared_functions import independent_copy
 
 POSTERIORS: dict[str, Family] = {"mean_field": MEAN_FIELD, "radial": RADIAL}
 ESTIMATORS = ("weight", "flipout")
@@ -88,7 +89,7 @@ def to_bayesian(
             prior = Normal(mean=layout.by_name(mu), std=prior.std)
         else:
             rho = torch.full_like(mu, float(inverse_softplus(torch.tensor(initial_std, dtype=torch.float64))))
-        return BayesianModule(deep_copy(module), layout, mu, rho, prior, posterior, estimator)
+        return BayesianModule(independent_copy(module), layout, mu, rho, prior, posterior, estimator)
 
 
 class BayesianModule(nn.Module):
