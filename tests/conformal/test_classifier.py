@@ -425,3 +425,28 @@ def test_the_coverage_of_rows_of_one_class_is_exact_for_each_seed(rows: int, see
         covered.append(fitted.predict_sets(new)[:, 0].double().mean())
     error = np.std(covered) / len(covered) ** 0.5
     assert abs(np.mean(covered) - 0.8) < 3.5 * error
+
+
+def test_logits_are_told_to_pass_the_argument():
+    """The remedy names the argument, and other wrong numbers keep their own."""
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = 2 * torch.randn(60, 3, generator=generator), torch.arange(60) % 3
+    fitted = ConformalClassifier(coverage=0.5).fit(logits, labels, logits=True)
+    for scores in (logits, logits.numpy(), logits.tolist(), logits.abs() + 1):
+        for call in (lambda z: fitted.fit(z, labels), fitted.predict_sets, lambda z: fitted.check(z, labels)):
+            with pytest.raises(InputError, match="pass logits=True if they are logits"):
+                call(scores)
+    with pytest.raises(InputError, match="pass logits=True"):
+        fitted.fit(logits[:, 0], labels % 2)
+    with pytest.raises(InputError, match="pass logits=True"):
+        fitted.fit(logits.reshape(5, 12, 3).movedim(-1, 1), labels.reshape(5, 12))
+    others = {
+        "percentages": (100 * logits.softmax(1), labels),
+        "NaN": (logits.softmax(1).where(labels[:, None] > 0, torch.nan), labels),
+        "labels": (logits.softmax(1), labels + 1),
+        "one-vs-rest": (logits.sigmoid(), labels),
+    }
+    for scores, classes in others.values():
+        with pytest.raises(InputError) as caught:
+            fitted.fit(scores, classes)
+        assert "logits=True" not in str(caught.value)

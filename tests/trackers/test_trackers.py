@@ -74,6 +74,29 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.get_run(failed[0]).info.status == "FAILED"
 
 
+NAMES = ["accuracy %", "top-5%", "%", "50%/x", "a=1", "a?1", "ä/β", "../nll", "/p//nll/", "a:b", "n" * 300, "n" * 301]
+
+
+def test_mlflow_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every name is accepted, names that MLflow takes stay, and no two names become one."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow = pytest.importorskip("mlflow")
+    uri = tmp_path.as_uri()
+    with trackers.mlflow("digits", uri=uri, params={"rate %": 10, "p/q": 1}) as tracker:
+        for epoch in range(2):
+            tracker(epoch, {name: float(number) for number, name in enumerate(NAMES)} | {"validation_nll": 99.0})
+    found = mlflow.MlflowClient(uri).get_run(tracker.run.info.run_id).data
+    assert sorted(found.metrics.values()) == [*map(float, range(len(NAMES))), 99.0]
+    assert found.metrics["accuracy percent"] == 0
+    assert found.metrics["top-5 percent"] == 1
+    assert found.metrics["validation_nll"] == 99
+    assert found.metrics["ä/β"] == NAMES.index("ä/β")
+    assert found.params == {"rate percent": "10", "p/q": "1"}
+    with trackers.mlflow("digits", uri=uri) as tracker:
+        tracker(0, {"": 1.0, ".": 2.0})
+    assert sorted(mlflow.MlflowClient(uri).get_run(tracker.run.info.run_id).data.metrics) == ["_", "__2"]
+
+
 @pytest.fixture
 def wandb_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pytest.importorskip("wandb")

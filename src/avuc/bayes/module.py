@@ -16,7 +16,8 @@ from avuc.bayes.layout import Layers, Layout, choose
 from avuc.bayes.mean_field import MEAN_FIELD, Family
 from avuc.bayes.moped import Moped
 from avuc.bayes.noise import flat_noise
-from avuc.bayes.plain import check_checkpointing, check_embeddings, check_plain
+from avuc.bayes.plain import check_checkpointing, check_embeddings, check_known, check_plain
+from avuc.bayes.printing import printed
 from avuc.bayes.prior import Normal, inverse_softplus
 from avuc.bayes.radial import RADIAL
 from avuc.bayes.recurrent import drawn_lists, keep_apart, put_together
@@ -26,6 +27,7 @@ from avuc.core.errors import InputError
 from avuc.core.numbers import check_number
 from avuc.core.private_copy import deep_copy
 from avuc.core.random_numbers import noise_source
+from avuc.core.shared_functions import independent_copy
 
 POSTERIORS: dict[str, Family] = {"mean_field": MEAN_FIELD, "radial": RADIAL}
 ESTIMATORS = ("weight", "flipout")
@@ -72,8 +74,8 @@ def to_bayesian(
     check_number("initial_std", initial_std)
     if not 0 < initial_std < float("inf"):
         raise InputError(f"initial_std: expected a finite number above 0, found {initial_std}")
-    _known("posterior", posterior, POSTERIORS)
-    _known("estimator", estimator, ESTIMATORS)
+    check_known("posterior", posterior, POSTERIORS)
+    check_known("estimator", estimator, ESTIMATORS)
     check_plain(module, BayesianModule)
     layout = choose(module, layers)
     names = {name for slot in layout.slots for name in slot.places}
@@ -87,7 +89,7 @@ def to_bayesian(
             prior = Normal(mean=layout.by_name(mu), std=prior.std)
         else:
             rho = torch.full_like(mu, float(inverse_softplus(torch.tensor(initial_std, dtype=torch.float64))))
-        return BayesianModule(deep_copy(module), layout, mu, rho, prior, posterior, estimator)
+        return BayesianModule(independent_copy(module), layout, mu, rho, prior, posterior, estimator)
 
 
 class BayesianModule(nn.Module):
@@ -288,8 +290,8 @@ class BayesianModule(nn.Module):
                     setattr(self, name, flat.clone())
         if "settings" in entries:
             settings = decode(entries["settings"])
-            _known("the saved posterior", settings["posterior"], POSTERIORS)
-            _known("the saved estimator", settings["estimator"], ESTIMATORS)
+            check_known("the saved posterior", settings["posterior"], POSTERIORS)
+            check_known("the saved estimator", settings["estimator"], ESTIMATORS)
             self.posterior, self.estimator = settings["posterior"], settings["estimator"]
         missing_keys.extend(prefix + name for name in missing)
         known = {f"{vector}.{slot.name}" for vector in VECTORS for slot in self.layout.slots}
@@ -305,6 +307,9 @@ class BayesianModule(nn.Module):
         # a generator is not part of the module's state: a copy makes its own noise
         return {**self.__dict__, "generator": None}
 
+    def __repr__(self) -> str:
+        return printed(self, "module", self.layout.by_all_names(self.layout.views(self.mu.detach())))
+
     def extra_repr(self) -> str:
         count, tensors = self.mu.numel(), len(self.layout.slots)
         return f"{self.posterior}, {self.estimator}, {count} variational weights in {tensors} tensors"
@@ -313,8 +318,3 @@ class BayesianModule(nn.Module):
 def _set_weight(module: nn.Module, name: str, weight: nn.Parameter | None) -> None:
     owner, _, attribute = name.rpartition(".")
     setattr(module.get_submodule(owner), attribute, weight)
-
-
-def _known(what: str, value: str, names: Any) -> None:
-    if value not in names:
-        raise InputError(f"{what}: expected one of {', '.join(names)}, found {value!r}")

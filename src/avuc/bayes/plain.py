@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -103,3 +103,9 @@ def check_embeddings(module: nn.Module, weights: Collection[str]) -> None:
 
 def _weight_names(layer: nn.Module) -> list[str]:
     return list(layer._flat_weights_names) if isinstance(layer, nn.RNNBase) else []
+
+
+def check_known(what: str, value: str, names: Iterable[str]) -> None:
+    """Raise `InputError` if a value is not one of the names."""
+    if value not in names:
+        raise InputError(f"{what}: expected one of {', '.join(names)}, found {value!r}")

@@ -87,10 +87,10 @@ def run(args: Namespace) -> int:
         other = open_other(args, args.ood, file, "both files must come from the same model")
         show_file(console, other, "out of distribution: ")
     notes = [*file.notes, *(_memory_notes(console, file, other) if args.fixed_memory else ())]
-    units, few = resampled_groups(args, file) if isinstance(file, ScoreFile) else (None, None)
+    units, by_group, few = resampled_groups(args, file) if isinstance(file, ScoreFile) else (None, False, None)
     outside = none = None
     if other is not None and not args.fixed_memory:
-        outside, none = outside_groups(args, other, by_group=bool(args.group) and few is None)
+        outside, none = outside_groups(args, other, by_group=by_group)
     for note in filter(None, (few, none)):
         notes.append(note)
         console.paragraph(f"note: {note}", lead="  ")

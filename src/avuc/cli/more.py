@@ -66,22 +66,24 @@ def check_more(args: Namespace, file: ScoreFile | ScoreStream | None = None) -> 
         raise InputError(f"{args.file}: is read in blocks, so there is no {option}; evaluate a sample of its rows")
 
 
-def resampled_groups(args: Namespace, file: ScoreFile) -> tuple[Any, str | None]:
-    """Return the group of each row, by number, if intervals resample groups; and a note if --group has too few."""
+def resampled_groups(args: Namespace, file: ScoreFile) -> tuple[Any, bool, str | None]:
+    """Return the group of each row, by number, if intervals resample groups; whether --group has enough; and a note."""
     import numpy as np
 
     from avuc.evaluation.files.row_groups import file_groups
 
     images = file_groups(file)
     if not args.group:
-        return images, None
+        return images, False, None
     groups, entry_of_row = _group_column(args, file)
     count = len(np.unique(groups[entry_of_row]))
     if count >= LEAST_RESAMPLED:
         numbers = np.unique(_numbered(groups)[entry_of_row], return_inverse=True)[1]
-        return (None if int(numbers.max()) + 1 == len(numbers) else numbers), None
+        missing, what = int(np.sum(groups == "")), "rows" if images is None else "images or sentences"
+        alone = f"{missing:,} {what} have no group in {args.group!r}, and count as independent" if missing else None
+        return (None if int(numbers.max()) + 1 == len(numbers) else numbers), True, alone
     few = f"{count} values of {args.group!r} are too few to resample (at least {LEAST_RESAMPLED})"
-    return images, f"{few}, so intervals resample {'rows' if images is None else 'images or sentences'}"
+    return images, False, f"{few}, so intervals resample {'rows' if images is None else 'images or sentences'}"
 
 
 def _group_column(args: Namespace, file: ScoreFile) -> tuple[Any, Any]:
@@ -94,11 +96,13 @@ def _group_column(args: Namespace, file: ScoreFile) -> tuple[Any, Any]:
 
 
 def _numbered(names: Any) -> Any:
-    """Return the number of the group of each row; a row without a group ("" or NaN) forms its own group."""
+    """Return the number of the group of each row; a row without a group ("") forms its own group."""
     import numpy as np
 
     numbers = np.unique(names, return_inverse=True)[1]
-    alone = names == "" if names.dtype.kind == "U" else names != names
+    if names.dtype.kind != "U":
+        return numbers
+    alone = names == ""
     return np.unique(np.where(alone, len(names) + alone.cumsum(), numbers), return_inverse=True)[1]
 
 

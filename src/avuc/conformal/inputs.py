@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from avuc.core.arrays import as_tensor
 from avuc.core.errors import InputError
 from avuc.core.frames import check_all_rows
+from avuc.core.probabilities import looks_like
 from avuc.core.row_groups import images_or_groups
 from avuc.core.tasks import as_rows
 from avuc.predictions import MultiLabelPredictions, Predictions
@@ -45,7 +47,15 @@ def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False, gr
     """Return the rows of predictions, of probabilities, or of logits, which are not copied."""
     check_all_rows(groups, "groups", predictions=predictions, labels=labels)
     if not logits:
-        checked = as_predictions(predictions, labels)
+        try:
+            checked = as_predictions(predictions, labels)
+        except InputError as error:
+            if not _are_logits(predictions):
+                raise
+            raise InputError(
+                "predictions: some numbers are negative or above 1, so they are not probabilities; pass logits=True if "
+                "they are logits"
+            ) from error
         images = images_or_groups(checked.shape, checked.positions, len(checked.labels), groups)
         return ClassRows(checked.probs, checked.labels.cpu().numpy(), False, images)
     if isinstance(predictions, Predictions | MultiLabelPredictions):
@@ -60,6 +70,20 @@ def class_rows(predictions: Any, labels: Any = None, *, logits: bool = False, gr
         )
     images = images_or_groups(rows.shape, rows.positions, len(targets), groups)
     return ClassRows(rows.scores, targets, True, images)
+
+
+def _are_logits(values: Any) -> bool:
+    """Return whether refused numbers may be logits: some are negative or above 1, and they are no percentages."""
+    if isinstance(values, Predictions | MultiLabelPredictions):
+        return False
+    try:
+        scores = as_tensor(values, "predictions")
+    except InputError:
+        return False
+    if not scores.is_floating_point() or not scores.numel() or not bool(scores.isfinite().all()):
+        return False
+    low, high = scores.detach().aminmax()
+    return bool((low < 0) | (high > 1)) and looks_like(scores) is None
 
 
 def as_predictions(predictions: Any, labels: Any = None) -> Predictions:

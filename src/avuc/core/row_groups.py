@@ -13,20 +13,48 @@ from avuc.core.errors import InputError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def group_numbers(groups: Any) -> Array:
-    """Return names or numbers of groups as numbers 0, 1, …, in the same shape.
+# what `str` makes of a missing value; rows with such a name would be one large group
+MISSING = ("", "nan", "NaN", "NaT", "None", "<NA>")
+
+
+def group_array(groups: Any, name: str = "groups") -> Array:
+    """Return groups as an array. NaN among texts stays NaN, of which NumPy would make the text "nan".
+
+    >>> group_array(["a", float("nan")]).tolist()
+    ['a', nan]
+    """
+    if isinstance(groups, np.ma.MaskedArray) and np.ma.getmaskarray(groups).any():
+        raise InputError(f"{name}: some are missing (masked); give every row a group")
+    values = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
+    if values.dtype.kind in "US" and isinstance(groups, (list, tuple)):
+        objects = np.asarray(groups, dtype=object)
+        if not all(isinstance(value, (str, bytes)) for value in objects.reshape(-1)):
+            return objects
+    return values
+
+
+def group_numbers(groups: Any, name: str = "groups") -> Array:
+    """Return names or numbers of groups as numbers 0, 1, …, in the same shape; missing ones are refused.
 
     >>> group_numbers(["b", "a", "b"]).tolist()
     [1, 0, 1]
     """
-    values = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
+    values = group_array(groups, name)
     if values.dtype.kind == "O":
         if any(_is_missing(value) for value in values.reshape(-1)):
-            raise InputError("groups: some are missing (None or NaN); give every row a group")
+            raise InputError(f"{name}: some are missing (None or NaN); give every row a group")
         values = np.array(list(map(str, values.reshape(-1)))).reshape(values.shape)
-    elif values.dtype.kind in "fmM" and bool((values != values).any()):
-        raise InputError("groups: some are missing (NaN or NaT); give every row a group")
-    return np.unique(values, return_inverse=True)[1].reshape(values.shape)
+    elif values.dtype.kind in "fcmM" and bool((values != values).any()):
+        raise InputError(f"{name}: some are missing (NaN or NaT); give every row a group")
+    names, numbers = np.unique(values, return_inverse=True)
+    if values.dtype.kind in "US":
+        missing = names[np.isin(names, np.array(MISSING, dtype=values.dtype.kind))].tolist()
+        if missing:
+            raise InputError(
+                f"{name}: some are {missing[0]!r}, like missing values; give every row a group, and rename this group "
+                "if it is one"
+            )
+    return numbers.reshape(values.shape)
 
 
 def _is_missing(value: Any) -> bool:
@@ -56,7 +84,7 @@ def images_or_groups(
     if groups is None:
         # images without labels get no number
         return None if pixels == 1 else np.unique(flat_indices // pixels, return_inverse=True)[1]
-    values = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
+    values = group_array(groups, name)
     if values.shape in (shape, (math.prod(shape),)):
         values = values.reshape(-1)[flat_indices]
     elif values.shape == shape[:1]:
@@ -68,5 +96,5 @@ def images_or_groups(
         values = values[flat_indices // pixels]
     elif values.shape != (rows,):
         raise InputError(f"{name} must have one value for each of {rows} rows, found shape {values.shape}")
-    numbers = group_numbers(values)
+    numbers = group_numbers(values, name)
     return None if not rows or int(numbers.max()) + 1 == rows else numbers

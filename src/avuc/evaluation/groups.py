@@ -12,7 +12,7 @@ import torch
 
 from avuc.core.errors import InputError
 from avuc.core.natural_order import natural_order
-from avuc.core.row_groups import Array, group_numbers
+from avuc.core.row_groups import Array, group_array, group_numbers
 from avuc.evaluation.decomposition import rows_of
 from avuc.metrics import Interval, intervals
 from avuc.metrics.dependent_rows import groups_of
@@ -66,7 +66,7 @@ def evaluate_groups(
 
     Args:
         predictions: with labels.
-        groups: the group of each row, (N,): names or numbers.
+        groups: the group of each row, (N,): names or numbers. Missing ones (None, NaN) are refused.
         bins: number of bins of the calibration errors.
         replicates: number of resamples of the intervals; 0: no intervals.
         seed: of the resamples.
@@ -77,7 +77,7 @@ def evaluate_groups(
     >>> [(group.name, group.rows) for group in evaluate_groups(p, ["b", "a", "b"], replicates=0)]
     [('a', 1), ('b', 2)]
     """
-    values = np.asarray(groups)
+    values = group_array(groups)
     if values.shape != (len(predictions),):
         raise InputError(f"groups must have one value for each of {len(predictions)} rows, found shape {values.shape}")
     names, member = _names_and_members(values)
@@ -102,11 +102,12 @@ def evaluate_groups(
 
 def _names_and_members(values: Array) -> tuple[list[str], Array]:
     """Return the names of the groups in their order, and the number of the group of each row."""
-    if values.dtype.kind == "O":
-        numbers = group_numbers(values)  # refuses missing ones
-        values = np.array(list(map(str, values)))
-    else:
+    if values.dtype.kind in "US":  # rows without a group have the name ""
         numbers = np.unique(values, return_inverse=True)[1]
+    else:
+        numbers = group_numbers(values)  # refuses missing ones
+    if values.dtype.kind == "O":
+        values = np.array(list(map(str, values)))
     first = np.unique(numbers, return_index=True)[1]
     found = values[first]
     # `tolist` would make whole numbers of times in nanoseconds

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avuc.core.errors import InputError
+from avuc.losses.first_calls import warn_of_probs
 from avuc.losses.inputs import at_least_float32, check_shapes, checked_number, checked_whole, label_weights
 from avuc.losses.layout import Task, standard_layout
 
@@ -53,6 +54,7 @@ def elbo_loss(
     samples = check_shapes(logits, standard)
     labels = standard
     _check_kl(kl, rows, num_train)
+    warn_of_probs("elbo_loss", logits, labels, wait=False)
     labels = labels.long()
     if labels.device.type == "cpu":  # refuses labels that are no classes in one line; on a GPU it would wait for them
         label_weights(labels, logits.shape[1 + bool(samples)], ignore_index, None, logits.dtype)

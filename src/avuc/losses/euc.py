@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
 from avuc.losses.family import FamilyLoss
+from avuc.losses.first_calls import warn_of_probs
 from avuc.losses.inputs import (
     at_least_float32,
     check_shapes,
@@ -152,6 +153,7 @@ def euc_loss(
     statistics = evidence_statistics(logits, labels, evidence, ignore_index, weights)
     loss = euc_from_statistics(statistics, balance, variant, group)
     refuse_nan(loss, "logits")
+    warn_of_probs("euc_loss", logits, labels)
     return loss
 
 

@@ -14,6 +14,7 @@ from avuc.core.errors import InputError
 from avuc.losses.accumulation import part_of_total
 from avuc.losses.analytic import analytic_avuc, loss_from_statistics
 from avuc.losses.area import area_loss
+from avuc.losses.first_calls import warn_of_probs
 from avuc.losses.inputs import check_shapes, checked_threshold, checked_whole, one_of, refuse_nan, transforming
 from avuc.losses.layout import Task, standard_layout
 from avuc.losses.quadrants import (
@@ -96,6 +97,7 @@ def avuc_loss(
             logits, labels, checked_threshold(threshold, variant), variant, ignore_index, weights, group
         )
     refuse_nan(loss, "logits", threshold)
+    warn_of_probs("avuc_loss", logits, labels)
     return loss
 
 
@@ -142,6 +144,7 @@ def auavuc_loss(
     one_of("variant", variant, VARIANTS)
     loss = area_loss(statistics, points, variant, group)
     refuse_nan(loss, "logits")
+    warn_of_probs("auavuc_loss", logits, labels)
     return loss
 
 
@@ -183,4 +186,5 @@ def confidence_penalty(
     total, weight = sum_over_ranks(sums, group)
     loss: Tensor = -total / torch.where(weight > 0, weight, 1.0)
     refuse_nan(loss, "logits")
+    warn_of_probs("confidence_penalty", logits, labels)
     return loss

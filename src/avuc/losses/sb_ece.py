@@ -27,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
 from avuc.losses.family import FamilyLoss
+from avuc.losses.first_calls import warn_of_probs
 from avuc.losses.inputs import checked_number, checked_whole, one_of, refuse_nan, transforming
 from avuc.losses.layout import Task, standard_layout
 from avuc.losses.quadrants import SampleStatistics, sample_statistics
@@ -83,6 +84,7 @@ def sb_ece_loss(
     statistics = sample_statistics(logits, labels, "entropy", ignore_index, weights)
     loss = sb_ece_from_statistics(statistics, form, variant, bins, temperature, group)
     refuse_nan(loss, "logits")
+    warn_of_probs("sb_ece_loss", logits, labels)
     return loss
 
 

@@ -29,6 +29,7 @@ from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
 from avuc.losses.analytic import or_empty
 from avuc.losses.family import FamilyLoss
+from avuc.losses.first_calls import warn_of_probs
 from avuc.losses.inputs import check_shapes, checked_threshold, checked_whole, one_of, refuse_nan
 from avuc.losses.layout import standard_layout
 from avuc.losses.quadrants import SampleStatistics, mass, sample_statistics
@@ -95,6 +96,7 @@ def segmentation_avu_loss(
     statistics = counted(statistics, labels, background, dilation, opening, ignore_index)
     loss = segmentation_from_statistics(statistics, labels.shape[0], levels, variant, group)
     refuse_nan(loss, "logits")
+    warn_of_probs("segmentation_avu_loss", logits, labels)
     return loss
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from avuc.core.data_parallel import Group, sum_over_ranks
 from avuc.core.errors import InputError
 from avuc.losses.family import FamilyLoss
+from avuc.losses.first_calls import warn_of_probs
 from avuc.losses.inputs import one_of, refuse_nan
 from avuc.losses.layout import Task, standard_layout
 from avuc.losses.quadrants import SampleStatistics, sample_statistics
@@ -74,6 +75,7 @@ def ua_clm_loss(
     statistics = sample_statistics(logits, labels, "entropy", ignore_index, weights, with_nll=variant == "paper")
     loss = ua_clm_from_statistics(statistics, variant, group)
     refuse_nan(loss, "logits")
+    warn_of_probs("ua_clm_loss", logits, labels)
     return loss
 
 

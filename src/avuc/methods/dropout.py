@@ -24,7 +24,8 @@ from torch._compile import _disable_dynamo
 
 from avuc.core.errors import InputError
 from avuc.core.numbers import check_settings
-from avuc.core.private_copy import deep_copy, private_copy
+from avuc.core.private_copy import private_copy
+from avuc.core.shared_functions import independent_copy
 from avuc.methods.dropout_hooks import DropoutHook, Masks, joined_masks, masks_of, replace_layer, without_hooks
 from avuc.methods.dropout_layers import (
     DROPOUT_LAYERS,
@@ -78,7 +79,7 @@ class Dropout(Method):
         return f"{type(self).__qualname__}(rate={self.rate!r}, drop_input={self.drop_input!r}{own})"
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
-        model = without_hooks(deep_copy(net))
+        model = without_hooks(independent_copy(net))
         if self.own_layers:
             return self._at_own_layers(model, generator)
         layers = [layer for layer in model.modules() if isinstance(layer, WEIGHT_LAYERS)]

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from avuc.core.errors import InputError
 from avuc.core.numbers import check_settings
-from avuc.core.private_copy import changed_by_eval, deep_copy
+from avuc.core.private_copy import changed_by_eval
+from avuc.core.shared_functions import independent_copy
 from avuc.methods.batch_norm import evenly_spaced, measure_statistics
 from avuc.methods.method import Method
 from avuc.posterior import NetDraw, Posterior
@@ -61,7 +62,7 @@ class SWAG(Method):
             )
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
-        return SWAGModel(deep_copy(net), self.rank)
+        return SWAGModel(independent_copy(net), self.rank)
 
     def check_epochs(self, epochs: int) -> None:
         if self._collects(epochs - 2, epochs):

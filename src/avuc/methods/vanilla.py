@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from avuc.core.private_copy import deep_copy
+from avuc.core.shared_functions import independent_copy
 from avuc.methods.method import Method
 from avuc.posterior import NetDraw, Posterior
 
@@ -25,7 +25,7 @@ class Vanilla(Method):
     name = "vanilla"
 
     def build(self, net: nn.Module, *, generator: torch.Generator | None = None) -> nn.Module:
-        return deep_copy(net)
+        return independent_copy(net)
 
     def posterior(self, models: Sequence[nn.Module], *, images: Tensor | None = None) -> Posterior:
         return DeterministicPosterior(self.one(models))

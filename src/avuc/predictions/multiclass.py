@@ -18,6 +18,7 @@ from avuc.core.frames import check_same_rows
 from avuc.core.tasks import IGNORE_INDEX, Rows, as_rows
 from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.predictions.display import facts, frame
+from avuc.predictions.file_names import check_file_name
 from avuc.predictions.rows import HasTransform, check_values, entropies, mean_softmax, refuse_probabilities, values_fit
 
 FORMAT = "avuc.predictions.v1"
@@ -268,7 +269,11 @@ class Predictions(Displayed):
         )
 
     def save(self, path: str | Path) -> None:
-        """Write one .safetensors file, atomically. `avuc evaluate` reads it, too, if its name ends so."""
+        """Write one .safetensors file, atomically; names of another format, such as p.npz, are refused.
+
+        `avuc evaluate` reads it, too, if its name ends in .safetensors.
+        """
+        check_file_name(path)
         tensors = {"probs": self.probs, "labels": self.labels, "expected_entropy": self.expected_entropy}
         metadata = {"format": FORMAT, "samples": str(self.samples)}
         if self.monte_carlo_error is not None:

@@ -19,6 +19,7 @@ from avuc.core.frames import check_same_rows
 from avuc.core.tasks import IGNORE_INDEX, binary_rows, multilabel_rows
 from avuc.core.tensor_file import read_tensors, write_tensors
 from avuc.predictions.display import decision_frame, decision_table
+from avuc.predictions.file_names import check_file_name
 from avuc.predictions.multiclass import Predictions
 from avuc.predictions.rows import MANY_ROWS, HasTransform, check_calibrator_kind
 
@@ -237,7 +238,8 @@ class MultiLabelPredictions(Displayed):
         )
 
     def save(self, path: str | Path) -> None:
-        """Write one .safetensors file, atomically."""
+        """Write one .safetensors file, atomically; names of another format, such as p.npz, are refused."""
+        check_file_name(path)
         tensors = {"probs": self.probs, "labels": self.labels, "expected_entropy": self.expected_entropy}
         metadata = {"format": FORMAT, "samples": str(self.samples)}
         if self.names is not None:

@@ -27,7 +27,7 @@ from avuc.calibration import (
 from avuc.core.caller import warn_caller
 from avuc.core.errors import InputError
 from avuc.core.frames import check_same_rows
-from avuc.core.row_groups import group_numbers
+from avuc.core.row_groups import group_array, group_numbers
 from avuc.sklearn.scores import Array, check_decisions, class_numbers, classifier_logits, known_classes
 from avuc.sklearn.shares import warn_of_class_shares
 
@@ -268,7 +268,7 @@ def _group_numbers(groups: Any, length: int, rows: Any) -> Array | None:
     """Return the number of the group of each of these rows."""
     if groups is None:
         return None
-    names = np.asarray(groups)
+    names = group_array(groups)
     if names.shape != (length,):
         raise InputError(f"groups must have shape ({length},), one group for each row; found {names.shape}")
     return np.asarray(group_numbers(names)[rows])

@@ -9,6 +9,7 @@ import sys
 import torch
 from torch import nn
 
+from avuc.bayes.printing import layers_as_stored
 from avuc.data.digest import digest_of
 from avuc.data.stream import Stream
 from avuc.data.tensors import MemoryData
@@ -92,7 +93,8 @@ def _data_digest(data: MemoryData, known: Digests) -> str:
 
 def _digest(model: nn.Module) -> str:
     """Return a digest of the printed layers with their settings, such as a dropout rate, but not of their weights."""
-    printed = re.sub(r" at 0x[0-9a-f]+", "", repr(model))
+    with layers_as_stored():
+        printed = re.sub(r" at 0x[0-9a-f]+", "", repr(model))
     return hashlib.sha256(printed.encode("utf-8", "surrogatepass")).hexdigest()[:SHORT]
 
 

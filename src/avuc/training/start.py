@@ -12,7 +12,8 @@ from torch.nn.parameter import is_lazy
 
 from avuc.bayes import BayesianModule
 from avuc.core.errors import InputError
-from avuc.core.private_copy import changed_by_eval, deep_copy
+from avuc.core.private_copy import changed_by_eval
+from avuc.core.shared_functions import independent_copy
 from avuc.methods import Method, Objective
 from avuc.training.settings import TrainSettings
 
@@ -31,7 +32,7 @@ def starting_net(net: Net, generator: torch.Generator) -> nn.Module:
         generator: what the function gets.
     """
     if isinstance(net, nn.Module):
-        return deep_copy(_checked(net))
+        return independent_copy(_checked(net))
     _check_call(net, generator)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed((generator.initial_seed() + 1) % 2**63)  # of the CPU only
@@ -39,7 +40,8 @@ def starting_net(net: Net, generator: torch.Generator) -> nn.Module:
             made = net(generator)
         except TypeError as error:  # `make_net(num_classes)` takes the generator for a number
             raise InputError(f"fit: net, called with a torch.Generator: {error}; {_EXAMPLE}") from error
-        return deep_copy(_checked(made))  # it may be the same network each time, or one that the user still needs
+        # it may be the same network each time, or one that the user still needs
+        return independent_copy(_checked(made))
 
 
 def check_arguments(method: object, net: object, objective: object, settings: object) -> None:

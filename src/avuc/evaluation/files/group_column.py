@@ -12,11 +12,18 @@ from avuc.evaluation.files.formats.csv import open_csv
 from avuc.evaluation.files.messages import file_error, listing
 from avuc.evaluation.files.names import ReadOptions
 
+Array = np.ndarray[Any, np.dtype[Any]]
+# cells that are no names: what pandas, R, SQL and spreadsheets write for a missing value
+MISSING = ("nan", "NaN", "-nan", "-NaN", "NaT", "<NA>", "#N/A", "#NA", "null", "NULL")
+# the same, but names of countries, regions and categories, too
+UNCLEAR = ("NA", "N/A", "n/a", "None")
 
-def read_groups(path: str | Path, name: str, rows: int) -> np.ndarray[Any, np.dtype[Any]]:
+
+def read_groups(path: str | Path, name: str, rows: int) -> Array:
     """Return the group of each row: a column of a table, or an array of an .npz or .safetensors file.
 
-    A missing group of a table is "". Spaces around texts do not count, as for labels.
+    A missing group is "": an empty cell, a null, NaN, and the text of one such as `nan` or `<NA>`. `NA` and `None`,
+    which may be names, are refused. Spaces around texts do not count, as for labels.
 
     Args:
         path: the file of the predictions.
@@ -37,8 +44,27 @@ def read_groups(path: str | Path, name: str, rows: int) -> np.ndarray[Any, np.dt
     if values.shape != (rows,):
         problem = f"column {name!r} has the shape {values.shape}, but {rows:,} rows are evaluated"
         raise file_error(file, problem, "give one group for each row")
-    column: np.ndarray[Any, np.dtype[Any]] = np.char.strip(values) if values.dtype.kind in "US" else values
-    return column
+    return _without_missing(file, name, values)
+
+
+def _without_missing(file: Path, name: str, values: Array) -> Array:
+    """Return the column with "" for every missing group, as texts if there are any."""
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8", "replace")
+    if values.dtype.kind != "U":
+        missing = values != values  # NaN and NaT
+        return np.where(missing, "", values.astype(str)) if missing.any() else values
+    values = np.char.strip(values)
+    found = np.unique(values)
+    unclear = found[np.isin(found, UNCLEAR)]
+    if len(unclear):
+        rows = int((values == unclear[0]).sum())
+        raise file_error(
+            file,
+            f"column {name!r} has {str(unclear[0])!r} in {rows:,} rows, which may be a missing value or a name",
+            "leave these cells empty if the rows have no group, or write another name",
+        )
+    return np.where(np.isin(values, MISSING), "", values) if np.isin(found, MISSING).any() else values
 
 
 def _table(file: Path, name: str) -> tuple[Any, list[str]]:
