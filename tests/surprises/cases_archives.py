@@ -43,8 +43,8 @@ def safetensors(**tensors: np.ndarray | torch.Tensor) -> Maker:
 
 def predictions(build: Callable[[], avuc.Predictions], name: str = "scores.safetensors") -> Maker:
     def make(folder: Path) -> Path:
-        build().save(folder / name)
-        return folder / name
+        build().save(folder / "scores.safetensors")
+        return (folder / "scores.safetensors").rename(folder / name)
 
     return make
 
@@ -243,7 +243,7 @@ CASES = [
         r"no labels|without (a )?label|unlabel|--labels",
     ),
     Case(
-        "Predictions.save under the name .npz",
+        "saved predictions renamed to .npz",
         predictions(lambda: avuc.Predictions.from_logits(LOGITS_T, LABELS_T), "scores.npz"),
         TRUTH,
         r"numpy\.savez|\.safetensors",
