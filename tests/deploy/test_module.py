@@ -194,6 +194,25 @@ def test_legacy_onnx_exporter_of_other_layouts(layout):
     close(session.run(None, {"inputs": more.numpy()}), module(more), 1e-5)
 
 
+@LEGACY_WARNINGS
+@pytest.mark.parametrize("method", [None, "temperature", "isotonic"])
+def test_onnx_of_labels_that_are_almost_certain(method):
+    """onnxruntime computes LogSigmoid as the logarithm of a rounded sigmoid: the logit of 20 was infinite."""
+    calibrator = None
+    if method is not None:
+        rows = 3 * torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+        labels = torch.rand(300, 4, generator=torch.Generator().manual_seed(1)) < torch.sigmoid(rows)
+        calibrator = MultiLabelCalibrator(method).fit(rows, labels.long())
+    module = as_module(nn.Identity(), calibrator, samples=1, outputs=OUTPUTS, task="multilabel")
+    session = legacy_session(module, torch.rand(5, 4))
+    for more in ([[20.0, -20.0, 90.0, -90.0]], [[16.0, -17.0, 1e4, -1e4], [0.0, 0.01, 2e-4, -3e38]]):
+        expected = module(torch.tensor(more))
+        for name, got, want in zip(OUTPUTS, session.run(None, {"inputs": np.float32(more)}), expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=name)
+        if method is None:
+            np.testing.assert_allclose(expected[OUTPUTS.index("logits")], np.float32(more), rtol=1e-5, atol=1e-6)
+
+
 def test_formulas_in_float64():
     """Against Predictions, which has the definitions, on a function of known logits."""
     logits = torch.randn(5, 7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3

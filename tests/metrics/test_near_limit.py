@@ -44,6 +44,27 @@ def test_intervals_of_nearly_separated_samples_contain_the_truth(rows):
     assert max(missed.values()) <= 7, missed
 
 
+@pytest.mark.parametrize("rows", [(500, 1), (500, 2), (3, 500), (500, 6), (500, 15)])
+def test_intervals_of_few_rows_contain_the_truth(rows):
+    """The percentile bootstrap misses the AUROC of one new row 87 times, of two rows 24 times."""
+    for distance in (0.0, 1.5):
+        shares = {"auroc": distance / math.sqrt(2), "detection_accuracy": distance / 2, "fpr95": 1.645 - distance}
+        missed = dict.fromkeys(shares, 0)
+        for seed in range(100):
+            found = detection_intervals(*normal(distance, rows, seed), replicates=200)
+            for name, share in shares.items():
+                missed[name] += not found[name].low <= stats.norm.cdf(share) <= found[name].high
+        assert max(missed.values()) <= (15 if distance else 11), missed
+
+
+def test_one_new_prediction_is_no_alarm():
+    inside = np.random.default_rng(0).exponential(size=1000)
+    for new in (0.0, 0.01, 5.0, 100.0):
+        for sides in ((inside, [new]), ([new], inside)):
+            found = detection_intervals(*sides, replicates=50)["auroc"]
+            assert found.low <= 0.5 <= found.high
+
+
 def test_large_files_and_groups_have_the_rule_too():
     missed = misses(4, (300, 300), lambda *s: blockwise_detection_intervals(SortedPair(*s), replicates=200))
     assert max(missed.values()) <= 7, missed

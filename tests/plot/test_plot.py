@@ -189,6 +189,21 @@ def test_a_second_model_has_another_colour(name: str) -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.parametrize("name", ["reliability", "uncertainty_reliability", "avu_curve", "risk_coverage"])
+def test_no_two_of_many_models_look_the_same(name: str) -> None:
+    ax = CHARTS[name](sample(), label="0")
+    for k in range(1, 20):
+        CHARTS[name](sample(seed=k), label=str(k), ax=ax)
+    lines = [line for line in ax.lines if line.get_gid() == "avuc-curve"]
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in lines}) == len(lines) == 20
+
+
+def test_boxes_of_many_methods_have_different_names_in_the_legend() -> None:
+    ax = plot.shift_boxes({f"method {k}": {1: [0.1 * k, 0.2 * k]} for k in range(12)})
+    handles = ax.get_legend_handles_labels()[0]
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in handles}) == len(handles) == 12
+
+
 # ---- the interval
 
 

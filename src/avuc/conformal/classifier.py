@@ -140,8 +140,8 @@ class ConformalClassifier(Saved):
         Args:
             predictions: `avuc.Predictions`, or probabilities or logits; labels are not used.
             seed: of the random numbers of APS and RAPS, together with what is predicted. Default None: the
-                classifier's; pass another one for every batch if rows come in small batches, because batches with
-                nearly the same predictions get the same random numbers.
+                classifier's; pass another one for every batch if small batches often have equal probabilities, such as
+                votes, because these get the same random numbers.
             logits: whether `predictions` are logits instead of probabilities (default False).
         """
         self._check_fitted()

@@ -35,6 +35,8 @@ METHODS = ("threshold", "aps", "raps")
 BLOCK = 1 << 18
 # rows whose confidence decides about random numbers
 FIRST_ROWS, STEP_BEGIN = 16, 0.2718281828
+# of so few rows the logarithm of the second largest probability decides, too, in steps of 1/256 of a doubling
+FINE_STEPS, LEAST_SECOND = 256, 2.0**-100
 # how far a sum of float32 probabilities may be from the same sum in float64
 SUM_ROUNDING = 2.0**-22
 # U times this is far above the rounding of float64 near 1, and far below any probability that matters
@@ -213,15 +215,19 @@ def top_class(probs: Tensor) -> Array:
 def predicted_roughly(scores: Tensor, logits: bool = False) -> bytes:
     """Return the predicted class of each row, and the confidence of the first rows in eight steps.
 
-    Other rows have other bytes. The same rows in float32 and float64 have the same ones: no vote and no rounded
-    probability lies where a step begins.
+    Other rows have other bytes. A batch of few rows, such as one request, has finer steps: a sure model would otherwise
+    have about as many random numbers as classes. The same rows in float32 and float64 have the same ones: no vote and
+    no rounded probability lies where a step begins.
 
     Args:
         scores: (N, C) probabilities, or logits.
         logits: whether they are logits.
     """
     classes = scores.argmax(1).cpu().numpy().astype("<i8")
-    steps = [
-        np.floor(8 * block.max(1).astype(np.float64) + STEP_BEGIN) for _, block in blocks(scores[:FIRST_ROWS], logits)
-    ]
+    steps = []
+    for _, block in blocks(scores[:FIRST_ROWS], logits):
+        steps.append(np.floor(8 * block.max(1).astype(np.float64) + STEP_BEGIN))
+        if len(scores) <= FIRST_ROWS and block.shape[1] > 1:
+            second = np.partition(block, -2, axis=1)[:, -2].astype(np.float64)
+            steps.append(np.floor(FINE_STEPS * np.log2(np.maximum(second, LEAST_SECOND)) + STEP_BEGIN))
     return bytes(classes.tobytes() + b"".join(step.astype("<i8").tobytes() for step in steps))

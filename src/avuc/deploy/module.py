@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from avuc.calibration import Calibrator, MultiLabelCalibrator
@@ -136,7 +135,7 @@ class Deployed(nn.Module):
         if logits.ndim < 3:
             raise InputError(f"multi-label logits must be (N, L); the network returns {tuple(logits.shape[1:])}")
         z = _moved(self._calibrated(_moved(logits, 2, -1)), -1, 2)
-        figures = self._figures(torch.stack((F.logsigmoid(-z), F.logsigmoid(z)), dim=-1))
+        figures = self._figures(torch.stack((_log_sigmoid(-z), _log_sigmoid(z)), dim=-1))
         figures["probs"] = figures["probs"][..., 1]
         figures["logits"] = figures["logits"][..., 1] - figures["logits"][..., 0]
         return tuple(figures[name] for name in self.outputs)
@@ -175,6 +174,11 @@ class Deployed(nn.Module):
 
     def extra_repr(self) -> str:
         return f"outputs={self.outputs}"
+
+
+def _log_sigmoid(logits: Tensor) -> Tensor:
+    """Return `logsigmoid`, which onnxruntime computes as the logarithm of a rounded sigmoid: −inf from −17 or 17 on."""
+    return logits.clamp(max=0) - torch.log1p(torch.exp(-logits.abs()))
 
 
 def _entropy(probs: Tensor, log_probs: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ from avuc.metrics.sorted_samples import SortedPair
 
 # resamples of groups at a time; both sides need the same number
 MOST_AT_ONCE = 1000
+# rows of the smaller sample from which on they are resampled without the widening of few groups
+ENOUGH_ROWS = 20
 
 
 def detection_intervals(
@@ -55,6 +57,9 @@ def detection_intervals(
     be from 1 to 1. The intervals then allow for rows that such samples may miss: with n rows in the smaller sample, an
     AUROC of 1 has the lower end ((1 − level)/2)^(1/n), which is 98.8 % for 300 rows. `resampling/separated.py` has the
     other metrics. FPR95 of fewer than 72 OOD rows then has the interval from 0 to 1.
+
+    With fewer than 20 rows in a sample the intervals are widened as those of few groups are. A single row, such as one
+    new prediction, leaves almost every AUROC possible.
 
     With few mistakes the intervals of AUROC, AUPR and FPR95 are wider than percentile intervals (`near_limit.py`), and
     that of the detection accuracy allows for the choice of its threshold (`best_threshold.py`).
@@ -135,12 +140,20 @@ def _ends(
         level: confidence level.
         groups: of the side that has the fewest; None: rows are independent.
     """
-    factor = 1.0 if groups is None else few_groups_factor(groups)
     bounds = likely_bounds(values["auroc"], rows, units, level)
+    few_rows = groups is None and min(units) < ENOUGH_ROWS
+    if few_rows:  # a single row has no noise of its own; `_within` replaces what two rows would have
+        groups = max(2, min(units))
+    factor = 1.0 if groups is None else few_groups_factor(groups)
     found = {}
     for name, value in values.items():
         scaled = errors[name] if groups is None else wider(errors[name], groups)
         interval = clip_to_range(name, error_interval(value, scaled, level))
+        if few_rows and name != "wasserstein":
+            narrow = error_interval(value, errors[name], level)
+            interval = _within(interval, narrow, bounds.get(name, (0.0, 1.0)), single=min(units) == 1)
+        if name == "fpr95" and few_rows and units[1] < ENOUGH_ROWS:  # the entropy that 95 % exceed may be any lower one
+            interval = Interval(value, interval.low, 1.0)
         if name in bounds:
             interval = with_few_mistakes(interval, errors[name].over, level, bounds[name], factor=factor)
         elif name == "fpr95":
@@ -151,6 +164,12 @@ def _ends(
             interval = Interval(value, float(np.maximum(interval.low, 0.5)), interval.high)
         found[name] = interval
     return widened_detection(found, rows, units, level)
+
+
+def _within(wide: Interval, narrow: Interval, bounds: tuple[float, float], *, single: bool) -> Interval:
+    """Return the wide interval within bounds that hold for any number of rows; the narrow one may be beyond them."""
+    low, high = bounds if single else (max(wide.low, bounds[0]), min(wide.high, bounds[1]))
+    return Interval(wide.value, min(low, narrow.low), max(high, narrow.high))
 
 
 def _of_groups(

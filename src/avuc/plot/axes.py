@@ -20,6 +20,8 @@ SIZE = (5.2, 4.0)
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
 # colours of the first, second, … set of predictions on the same axes
 COLOURS = ("first", "wrong", "right", "outside", "ink")
+# lines of the first five sets of predictions, of the next five, …
+LINES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 # marks the curves that decide which colour is next
 CURVE = "avuc-curve"
 
@@ -68,8 +70,26 @@ def next_colour(ax: Axes, color: Any) -> Any:
     """Return the given colour, or the first one that no curve of ours on these axes has."""
     if color is not None:
         return color
-    drawn = sum(line.get_gid() == CURVE for line in ax.lines)
-    return light(COLOURS[drawn % len(COLOURS)])
+    return light(COLOURS[_drawn(ax) % len(COLOURS)])
+
+
+def next_line(ax: Axes, color: Any) -> Any:
+    """Return the line style of the next curve: after as many curves as there are colours, another one than before.
+
+    Args:
+        ax: the axes.
+        color: the colour that the user gave, or None; with it, the line is continuous.
+    """
+    return line_of(_drawn(ax)) if color is None else LINES[0]
+
+
+def line_of(number: int) -> Any:
+    """Return the line style of the set of predictions with this number."""
+    return LINES[number // len(COLOURS) % len(LINES)]
+
+
+def _drawn(ax: Axes) -> int:
+    return sum(line.get_gid() == CURVE for line in ax.lines)
 
 
 def share_interval(events: Any, rows: Any, level: float) -> tuple[Array, Array]:
@@ -120,5 +140,6 @@ def has_label(ax: Axes, text: str) -> bool:
 
 def legend(ax: Axes, **options: Any) -> None:
     """Draw the legend, if there is anything to name."""
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(frameon=False, **options)
+    if handles := ax.get_legend_handles_labels()[0]:
+        # of many curves some differ by their dashes, which need some length
+        ax.legend(frameon=False, handlelength=5 if len(handles) > len(COLOURS) + 1 else None, **options)

@@ -10,7 +10,7 @@ import numpy as np
 from avuc.core.errors import InputError
 from avuc.core.palette import light
 from avuc.metrics.arrays import Array
-from avuc.plot.axes import COLOURS, Axes, axes_or_new, legend, legend_name
+from avuc.plot.axes import COLOURS, Axes, axes_or_new, legend, legend_name, line_of
 
 Severities = dict[Any, Array]
 
@@ -38,7 +38,7 @@ def shift_boxes(values: Any, *, metric: str = "", ax: Axes | None = None) -> Axe
     ax = axes_or_new(ax, "shift_boxes")
     width = 0.84 / len(methods)
     for index, (name, severities) in enumerate(methods.items()):
-        color = light(COLOURS[index % len(COLOURS)])
+        color, style = light(COLOURS[index % len(COLOURS)]), line_of(index)
         drawn = [(level_index, severities[level]) for level_index, level in enumerate(levels) if level in severities]
         ax.boxplot(
             [numbers for _, numbers in drawn],
@@ -46,14 +46,14 @@ def shift_boxes(values: Any, *, metric: str = "", ax: Axes | None = None) -> Axe
             widths=width * 0.8,
             patch_artist=True,
             manage_ticks=False,
-            boxprops={"facecolor": color + "55", "edgecolor": color},
+            boxprops={"facecolor": color + "55", "edgecolor": color, "linestyle": style},
             medianprops={"color": color, "linewidth": 1.8},
             flierprops={"marker": ".", "markersize": 3, "markeredgecolor": color},
-            whiskerprops={"color": color},
+            whiskerprops={"color": color, "linestyle": style},
             capprops={"color": color},
         )
         if name:
-            ax.plot([], [], color=color, linewidth=6, label=legend_name(name))
+            ax.plot([], [], color=color, linestyle=style, linewidth=6, label=legend_name(name))
     ax.set_xticks(range(len(levels)), ["clean" if level == 0 else str(level) for level in levels])
     ax.set(xlabel="intensity of the shift", ylabel=metric, xlim=(-0.5, len(levels) - 0.5))
     legend(ax)

@@ -25,6 +25,7 @@ from avuc.plot.axes import (
     legend,
     legend_name,
     next_colour,
+    next_line,
     share_interval,
     statistics_of,
 )
@@ -70,7 +71,7 @@ def avu_curve(
         counts, thresholds = type(counts)(*(each[-1:] for each in counts)), thresholds[-1:]
     ax = axes_or_new(ax, "avu_curve")
     parts = not any(line.get_gid() == CURVE for line in ax.lines) if parts is None else parts
-    color = next_colour(ax, color)
+    color, style = next_colour(ax, color), next_line(ax, color)
     lines: list[tuple[str, Any, Any, Any]] = [
         (legend_name(label or f"AvU, area {float(area(few.avu)):.3f}"), color, counts.ac + counts.iu, sum(counts)),
     ]
@@ -85,7 +86,8 @@ def avu_curve(
             band(ax, thresholds[known], *share_interval(events[known], rows[known], level), colour)
             marker = "o" if len(thresholds) == 1 else None
             (line,) = ax.plot(thresholds[known], events[known] / rows[known], marker=marker, color=colour, label=name)
-            line.set_gid(CURVE if number == 0 else None)
+            if number == 0:
+                line.set(gid=CURVE, linestyle=style)
     ax.axvline(resolve_threshold(statistics, "auto"), color=color, linewidth=1, linestyle=DOTTED)
     ax.set(xlabel="entropy threshold: certain up to here (nats)", ylabel="share", ylim=(0, 1.03))
     legend(ax)
@@ -123,12 +125,12 @@ def risk_coverage(
     coverage, risk = curve.coverage[points], curve.risk[points]
     rows = coverage * len(statistics)
     ax = axes_or_new(ax, "risk_coverage")
-    color = next_colour(ax, color)
+    color, style = next_colour(ax, color), next_line(ax, color)
     low, high = share_interval(risk * rows, rows, level)
     band(ax, coverage, low, high, color)
     name = legend_name(label or f"AURC {float(risk_area(groups)):.3f}")
     (line,) = ax.plot(coverage, risk, color=color, label=name, marker="o" if len(risk) == 1 else None)
-    line.set_gid(CURVE)
+    line.set(gid=CURVE, linestyle=style)
     ax.axhline(risk[-1], color=color, linewidth=1, linestyle=DASHED)
     # the first few rows have a band up to 1, which would hide the curve
     seen = high[rows >= min(30, rows[-1])]

@@ -19,6 +19,7 @@ from avuc.plot.axes import (
     legend,
     legend_name,
     next_colour,
+    next_line,
     share_interval,
     statistics_of,
 )
@@ -37,7 +38,7 @@ def reliability(
     """Draw the reliability diagram, accuracy by confidence, and return the Axes.
 
     Larger points stand for more rows. The band is the interval of each bin's accuracy. Draw several models with the
-    same `ax`; each has the next colour.
+    same `ax`; each has the next of five colours, and from the sixth on another line style.
 
     Args:
         predictions: `Predictions`, or probabilities (N, C).
@@ -55,7 +56,7 @@ def reliability(
     check_bins(bins)
     table = confidence_table(statistics_of(predictions, labels, "reliability"), bins)
     ax = axes_or_new(ax, "reliability")
-    _draw(ax, table, label or f"ECE {float(expected_gap(table)):.3f}", next_colour(ax, color), level)
+    _draw(ax, table, label or f"ECE {float(expected_gap(table)):.3f}", color, level)
     ax.set(xlabel="confidence", ylabel="accuracy")
     legend(ax, loc="lower right")
     return ax
@@ -89,7 +90,7 @@ def uncertainty_reliability(
     table = uncertainty_table(statistics_of(predictions, labels, "uncertainty_reliability"), bins)
     ax = axes_or_new(ax, "uncertainty_reliability")
     name = label or f"UCE {float(expected_gap(table)):.3f}"
-    _draw(ax, table, name, next_colour(ax, color), level, "error rate = uncertainty")
+    _draw(ax, table, name, color, level, "error rate = uncertainty")
     ax.set(xlabel="uncertainty (entropy / log C)", ylabel="error rate")
     legend(ax, loc="upper left")
     return ax
@@ -98,10 +99,13 @@ def uncertainty_reliability(
 def _draw(ax: Axes, table: BinTable, label: str, color: Any, level: float, ideal: str = "perfect calibration") -> None:
     if not has_label(ax, ideal):
         ax.plot([0, 1], [0, 1], color=light("soft"), linewidth=1, linestyle=DASHED, label=ideal)
+    color, style = next_colour(ax, color), next_line(ax, color)
     curve, full = curve_from_table(table), table.rows > 0
     stated, observed, rows = curve.stated[full], curve.observed[full], table.rows[full]
     band(ax, stated, *share_interval(table.event[full], rows, level), color)
-    (line,) = ax.plot(stated, observed, color=color, label=legend_name(label), marker="o", markersize=4)
+    (line,) = ax.plot(
+        stated, observed, color=color, linestyle=style, label=legend_name(label), marker="o", markersize=4
+    )
     line.set_gid(CURVE)
     # the area of a point grows with the rows in its bin
     ax.scatter(stated, observed, s=18 + 90 * rows / np.max(rows), color=color, zorder=3, clip_on=False)

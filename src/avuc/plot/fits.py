@@ -23,6 +23,7 @@ from avuc.plot.axes import (
     legend,
     legend_name,
     next_colour,
+    next_line,
 )
 
 
@@ -61,9 +62,9 @@ def temperature_curve(
         calibrator, (temperatures, losses, errors), name = *_fitted(predictions, labels), "NLL"
         half = NormalDist().inv_cdf((1 + level) / 2) * errors
     ax = axes_or_new(ax, "temperature_curve")
-    color = next_colour(ax, color)
+    color, style = next_colour(ax, color), next_line(ax, color)
     chosen = float(calibrator.temperature_)
-    (line,) = ax.plot(temperatures, losses, color=color)
+    (line,) = ax.plot(temperatures, losses, color=color, linestyle=style)
     line.set_gid(CURVE)
     if half is not None and np.isfinite(half).all():
         band(ax, temperatures, np.maximum(losses - half, 0), losses + half, color)
