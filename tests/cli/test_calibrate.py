@@ -251,7 +251,7 @@ def test_draws(tmp_path, capsys):
     words = ["--method", "temperature", "--out", str(tmp_path / "c.json"), "--replicates", "0"]
     words += ["--apply", str(tmp_path / "a.npz"), "--to", str(tmp_path / "b.npz"), "--json", str(tmp_path / "j.json")]
     assert main(["calibrate", str(tmp_path / "a.npz"), *words]) == 0
-    assert "4 draws of 200 × 3" in capsys.readouterr().out
+    assert "4 samples of 200 × 3" in capsys.readouterr().out
     t = json.loads((tmp_path / "j.json").read_text())["temperature"]
     np.testing.assert_allclose(np.load(tmp_path / "b.npz")["logits"], draws * 3 / t, rtol=1e-5)
 

@@ -34,7 +34,7 @@ def test_the_command_and_the_object_agree(saved, tmp_path, capsys):
     assert found["mutual_information"] > 0.05
     expected = metrics.evaluate(predictions)
     assert {name: found["metrics"][name] for name in expected} == pytest.approx(expected, nan_ok=True)
-    assert "the mean of 7 draws" in capsys.readouterr().out
+    assert "the mean of 7 posterior samples" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["p.npz", "p.pt", "p"])

@@ -139,7 +139,7 @@ def test_bad_class_dim(class_dim: object, message: str) -> None:
         as_rows(torch.zeros(2, 3, 4), torch.zeros(2, 4), kind="logits", class_dim=class_dim)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="leave class_dim out"):
         as_rows(torch.zeros(2), torch.zeros(2), kind="logits", class_dim=1)
-    with pytest.raises(InputError, match="not of the draws"):
+    with pytest.raises(InputError, match="not of the samples"):
         as_rows(torch.zeros(2, 3, 4), torch.zeros(3), kind="logits", class_dim=0, draws=True)
 
 

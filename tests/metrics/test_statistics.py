@@ -86,7 +86,7 @@ GOOD = np.full((3, 2), 0.5)
         (np.zeros((3, 0)), [0, 0, 0], r"\(N, C\)"),
         (np.ones((3, 1)), [0, 0, 0], r"as \(N,\)"),
         (np.ones(()), 0, r"\(N, C\)"),
-        (np.full((2, 3, 2), 0.5), [0, 0, 0], "average the draws"),
+        (np.full((2, 3, 2), 0.5), [0, 0, 0], "average the samples"),
         (GOOD, [0, 1], r"shape \(3,\)"),
         (GOOD, np.eye(2)[[0, 1, 0]], "one-hot"),
         (GOOD, [0, 1, 2], r"0…1 for 2 classes, found 2"),

@@ -110,7 +110,7 @@ CASES = [
     ),
     metric("rounded to 3 digits", np.round(PROBS, 3), tol=2e-3),
     metric("transposed", PROBS.T, LABELS, None, r"shape"),
-    metric("(S, N, C)", softmax(DRAWN), LABELS, DRAWN_TRUTH, r"average the draws"),
+    metric("(S, N, C)", softmax(DRAWN), LABELS, DRAWN_TRUTH, r"average the samples"),
     metric("(N,) of the positive class", PROBS2[:, 1], LABELS2, TRUTH2),
     metric("(N, 1) of the positive class", PROBS2[:, 1:], LABELS2, TRUTH2),
     metric("one probability, real-valued targets", PROBS2[:, 1], PROBS2[:, 0], None, r"regression"),

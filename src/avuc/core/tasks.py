@@ -165,11 +165,11 @@ def find_layout(scores: Shape, labels: Shape | None, *, class_dim: int | None, d
         if len(body) == 3 and class_dim is None:
             if draws:
                 raise InputError(
-                    f"logits {scores} of draws without labels have their classes in the third or in the last "
+                    f"logits {scores} of samples without labels have their classes in the third or in the last "
                     "dimension: give class_dim=2 for (S, N, C, L), class_dim=-1 for (S, N, T, C)"
                 )
             raise InputError(
-                f"three dimensions {scores} without labels can be draws or dense: use from_samples for (S, N, C), or "
+                f"three dimensions {scores} without labels can be samples or dense: use from_samples for (S, N, C), or "
                 "give class_dim=1 for (N, C, L), class_dim=-1 for (N, T, C)"
             )
     elif labels != shape and labels != _with_unit_axis(shape, axis, front):
@@ -259,7 +259,7 @@ def _class_axis(scores: Shape, class_dim: int | None, front: int) -> int | None:
         raise InputError(f"class_dim must be a whole number or None, found {class_dim!r}")
     axis = class_dim + dimensions if class_dim < 0 else class_dim
     if not front <= axis < dimensions:
-        of_draws = " of the classes, not of the draws" if axis == 0 else ""
+        of_draws = " of the classes, not of the samples" if axis == 0 else ""
         raise InputError(f"class_dim must be a dimension{of_draws} of scores {scores}, found {class_dim}")
     return axis
 
@@ -279,9 +279,9 @@ def _with_unit_axis(shape: Shape, axis: int | None, front: int) -> Shape:
 def _hint(scores: Shape, labels: Shape, draws: bool) -> str:
     """Return the remedy for labels that do not match."""
     if draws:
-        return ": draws must have shape (S, N, C), or (S, N, C, *spatial)"
+        return ": samples must have shape (S, N, C), or (S, N, C, *spatial)"
     if len(scores) == 3 and len(labels) == 1:
-        return ": average the draws of (S, N, C) first, with Predictions.from_samples"
+        return ": average the samples of (S, N, C) first, with Predictions.from_samples"
     if scores == labels:
         return (
             ": one-hot labels need .argmax(1); independent labels are multi-label, which must be said "

@@ -99,7 +99,7 @@ def memory_note(file: BlockFile) -> str | None:
         return f"a .csv is read into memory as a whole: {remedy}"
     if isinstance(file.raw.scores, ArraySource):
         return (
-            "an .npz array of draws or in column-major order is read into memory as a whole: memory grows with the "
+            "an .npz array of samples or in column-major order is read into memory as a whole: memory grows with the "
             "rows and --max-gb limits it; a .npy file is read in blocks"
         )
     if isinstance(file.raw.labels, ArraySource):

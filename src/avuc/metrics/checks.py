@@ -158,7 +158,7 @@ def checked_inputs(probs: Any, labels: Any) -> tuple[Any, Array]:
     matrix = probs.detach() if isinstance(probs, Tensor) else as_array(probs, "probabilities")
     shape = tuple(matrix.shape)
     if len(shape) != 2 or shape[1] == 0:
-        hints = {1: BOTH_COLUMNS, 3: "average the draws first (Predictions.from_samples)"}
+        hints = {1: BOTH_COLUMNS, 3: "average the samples first (Predictions.from_samples)"}
         hint = hints.get(len(shape), "give one row for each sample and one column for each class")
         raise InputError(f"probabilities must have shape (N, C), found {shape}: {hint}")
     if shape[0] == 0:

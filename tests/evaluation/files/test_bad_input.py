@@ -187,7 +187,7 @@ def test_missing_labels(save, refused, suffix):
         (GOOD > 0, [0, 1, 2], "not scores"),
         (GOOD, [[1, 0, 0], [0, 1, 0], [0, 0, 1]], "argmax"),
         (GOOD, [[[0]], [[1]], [[2]]], "one label per row"),
-        (np.zeros((3, 5, 2), np.float32), [0, 1, 1], "put the draws first"),
+        (np.zeros((3, 5, 2), np.float32), [0, 1, 1], "put the samples first"),
         (GOOD, [True, False, True], "bool"),
     ],
 )

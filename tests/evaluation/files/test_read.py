@@ -53,7 +53,7 @@ def test_draws(save, data, suffix):
     draws = np.stack([logits, logits * 2, logits - 1])
     file = read_scores(save(suffix, draws, labels))
     assert file.samples == 3
-    assert describe(file).startswith("3 draws of 40 × 11 logits")
+    assert describe(file).startswith("3 samples of 40 × 11 logits")
     expected = Predictions.from_samples(torch.from_numpy(draws), torch.from_numpy(labels))
     assert torch.equal(file.predictions().probs, expected.probs)
     probs = read_scores(save(suffix, softmax(draws), labels, name="probs")).predictions()

@@ -43,7 +43,7 @@ class MultiLabelFile:
     """Checked scores and labels of a multi-label model, in memory. `read_multilabel` returns it."""
 
     path: Path
-    # (N, L), or (S, N, L) for S draws: logits in float32, or probabilities that the label applies in float64
+    # (N, L), or (S, N, L) for S samples: logits in float32, or probabilities that the label applies in float64
     scores: Tensor
     labels: Tensor | None  # (N, L) of 0 and 1, and −100 where unknown
     kind: str  # logits or probs
@@ -78,7 +78,7 @@ class MultiLabelFile:
 
     def describe(self) -> str:
         """Return a description of the file's content, in one line."""
-        draws = f"{self.scores.shape[0]:,} draws of " if self.scores.ndim == 3 else ""
+        draws = f"{self.scores.shape[0]:,} samples of " if self.scores.ndim == 3 else ""
         kind = "logits" if self.kind == "logits" else "probabilities"
         labels = "no labels" if self.labels is None else f"labels from {self.raw.labels_from}"
         sizes = f"{self.scores.shape[-2]:,} rows × {self.scores.shape[-1]:,} labels"
@@ -140,7 +140,7 @@ def _decided(
     shape = tuple(scores.shape)
     if len(shape) not in (2, 3) or 0 in shape or scores.dtype == torch.bool or scores.dtype.is_complex:
         problem = f"{raw.scores_from} has shape {shape}, expected (N, L), one score per label"
-        raise file_error(path, problem, "save (N, L), or (S, N, L) for S draws")
+        raise file_error(path, problem, "save (N, L), or (S, N, L) for S posterior samples")
     summary = ScoreSummary.of(scores.reshape(-1, 1))
     if summary.bad is not None:
         check_finite(path, raw, ScoreSummary.of(scores))

@@ -288,7 +288,7 @@ def describe(file: Described) -> str:
     ...     describe(read_scores(f"{folder}/test.npz"))
     "2 × 2 probabilities from key 'predictions', labels from 'ground_truth'"
     """
-    draws = f"{file.shape[0]:,} draws of " if len(file.shape) == 3 else ""
+    draws = f"{file.shape[0]:,} samples of " if len(file.shape) == 3 else ""
     kind = "logits" if file.kind == "logits" else "probabilities"
     labels = f"labels from {file.labels_from}" if file.labels_from else "no labels"
     layout, sizes = file.raw.layout, f"{file.shape[-2]:,} × {file.shape[-1]:,}"

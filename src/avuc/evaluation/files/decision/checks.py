@@ -133,7 +133,9 @@ def check_score_shape(path: Path, where: str, shape: Sequence[int], dtype: torch
     check_score_type(path, where, dtype)
     if len(shape) not in (2, 3):
         remedy = (
-            f"save one column per class; {BINARY_REMEDY}" if len(shape) < 2 else "save (N, C), or (S, N, C) for S draws"
+            f"save one column per class; {BINARY_REMEDY}"
+            if len(shape) < 2
+            else "save (N, C), or (S, N, C) for S posterior samples"
         )
         raise file_error(path, f"{where} has shape {shape}, expected (N, C) or (S, N, C)", remedy)
     if 0 in shape:
@@ -174,7 +176,7 @@ def _shape_remedy(labels: int, shape: tuple[int, ...]) -> str:
         return f"save (S, N, C) instead of {shape}: scores.transpose(0, 2, 1)"
     if len(shape) == 3 and shape[0] == labels:
         return (
-            f"put the draws first, (S, N, C) instead of {shape}: scores.transpose(1, 0, 2) if the draws are second, "
+            f"put the samples first, (S, N, C) instead of {shape}: scores.transpose(1, 0, 2) if they are second, "
             "scores.transpose(2, 0, 1) if they are last"
         )
     return "save one label per row"

@@ -133,7 +133,7 @@ def _without_labels(path: Path, where: str, shape: Shape, like: Layout | None) -
     if len(shape) == 4:
         return False, 1
     if len(shape) > 4:
-        remedy = "pass --class-dim 1 for (N, C, *spatial), --class-dim 2 for draws (S, N, C, *spatial)"
+        remedy = "pass --class-dim 1 for (N, C, *spatial), --class-dim 2 for samples (S, N, C, *spatial)"
         raise file_error(path, f"{where} has shape {shape}, and there are no labels to compare it with", remedy)
     return None
 

@@ -31,7 +31,7 @@ def add_draws(
         images = raw.images.shape[0]
         raw.notes.append(f"the rows are positions of {images:,} images or sentences; those of one are not independent")
     if raw.draws > 1:
-        raw.notes.append(f"the scores are the mean of {raw.draws:,} draws; a calibrator acts on this mean")
+        raw.notes.append(f"the scores are the mean of {raw.draws:,} posterior samples; a calibrator acts on this mean")
 
 
 def add_label_draws(path: Path, raw: RawScores, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -47,7 +47,7 @@ def add_label_draws(path: Path, raw: RawScores, tensors: dict[str, Tensor], meta
             raise file_error(path, "its metadata 'names' is not a list of names", f"write the file with {save}")
         raw.class_names = tuple(names)
     if raw.draws > 1:
-        raw.notes.append(f"the scores are the mean of {raw.draws:,} draws; a calibrator acts on this mean")
+        raw.notes.append(f"the scores are the mean of {raw.draws:,} posterior samples; a calibrator acts on this mean")
 
 
 def _add(
@@ -63,7 +63,7 @@ def _add(
     remedy = f"write the file with {save}"
     samples = metadata.get("samples", "")
     if not samples.isdecimal() or not 1 <= len(samples) <= 9 or int(samples) < 1:
-        raise file_error(path, f"its metadata 'samples' is {samples[:20]!r}, not a number of draws", remedy)
+        raise file_error(path, f"its metadata 'samples' is {samples[:20]!r}, not a number of samples", remedy)
     expected = tensors.get("expected_entropy")
     if expected is None or expected.shape != shape or not expected.is_floating_point():
         wanted = " × ".join(f"{size:,}" for size in shape)
